@@ -1,0 +1,279 @@
+/* mpp_rt.h - what a generated trainer calls. One header; runtime/host implements it on any machine.
+ *
+ *     static const struct mpp_program program = { .model = "gpt", ... };   // emitted in plan.c
+ *     int main(int argc, char **argv) { return mpp_main(argc, argv, &program); }
+ *
+ * One struct mpp_rank per device. The devices form a logical mesh of up to three axes; rank numbers are
+ * row-major over it (the last axis fastest). A set of axes is a bit mask (bit a = axis a); the group of a
+ * mask is the ranks that share all other coordinates, ordered row-major over the mask's axes.
+ *
+ * A dimension of global extent n that is split over axes a0 < a1 < ... is cut by nested blocks: first
+ * ceil(n / k0) over a0, then ceil of that block over a1, and so on; last blocks may be short or empty.
+ * Local tensors are dense row-major arrays of *padded* extents (the first rank's block). What lies in the
+ * padding is unspecified; every kernel that sums over a dimension, or uses values as indices, takes the
+ * *valid* extent too. All kernels of one rank are called from that rank's thread. Nothing here allocates
+ * inside a step. A failure (transport, disk) ends the job on all ranks with one message, exit status 1;
+ * wrong input (data, weights, options) with exit status 2. */
+#ifndef MPP_RT_H
+#define MPP_RT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MPP_MAX_AXES 3
+#define MPP_MAX_DIMS 6
+
+enum mpp_type { MPP_TYPE_F32, MPP_TYPE_I32 };
+enum mpp_reduce { MPP_REDUCE_SUM, MPP_REDUCE_MAX };
+
+/* ---- extents ---------------------------------------------------------------------------------- */
+
+struct mpp_extent {
+    int64_t global;   /* of the whole dimension */
+    int64_t padded;   /* of every rank's local array */
+    int64_t valid;    /* of this rank's block, 0 <= valid <= padded */
+    int64_t offset;   /* global index of this rank's first element */
+};
+
+/* An iteration space of up to MPP_MAX_DIMS dimensions, row-major: sizes as stored, and as valid. */
+struct mpp_space {
+    int n_dims;
+    int64_t padded[MPP_MAX_DIMS], valid[MPP_MAX_DIMS];
+};
+
+/* ---- the rank --------------------------------------------------------------------------------- */
+
+struct mpp_transport; /* threads or MPI */
+
+struct mpp_hyper {
+    float lr, beta1, beta2, epsilon, momentum; /* lr: of this step, after the schedule */
+    bool nesterov;
+    float clip_norm;                           /* 0: none */
+};
+
+struct mpp_rank {
+    int rank, n_ranks;
+    int n_axes, axis_size[MPP_MAX_AXES], coord[MPP_MAX_AXES];
+    char *arena;                /* program->arena_bytes, 64-byte aligned */
+    char *workspace;            /* program->workspace_bytes: inside the arena */
+    int64_t step;               /* from 1 */
+    int micro_batch, micro_batches;
+    uint64_t seed;
+    struct mpp_hyper hyper;
+    bool training;              /* false in evaluation: dropout is the identity */
+    const struct mpp_program *program;
+    void *plan;                 /* the emitted code's own per-rank state (pointers, extents) */
+    struct mpp_transport *transport;
+    void *impl;                 /* the runtime's own */
+};
+
+/* The block of this rank when a dimension of extent GLOBAL is split over the axes of MASK (0: whole). */
+struct mpp_extent mpp_extent_of(const struct mpp_rank *r, int64_t global, unsigned mask);
+
+/* ---- what the plan declares ------------------------------------------------------------------- */
+
+enum mpp_tensor_kind { MPP_KIND_PARAMETER, MPP_KIND_GRADIENT, MPP_KIND_OPTIMIZER, MPP_KIND_INPUT };
+enum mpp_init { MPP_INIT_ZEROS, MPP_INIT_ONES, MPP_INIT_NORMAL, MPP_INIT_UNIFORM, MPP_INIT_CONSTANT };
+
+/* A tensor that the world outside sees. Where COUNT > 0 it stands for COUNT tensors of a repeated layer:
+ * NAME holds one %d, and number i lies at offset + i * stride of the arena. */
+struct mpp_tensor {
+    const char *name;                     /* published name, or the input's; optimiser state: "m.<name>", "v.<name>" */
+    enum mpp_tensor_kind kind;
+    enum mpp_type type;
+    int first, count;                     /* %d runs over first .. first + count - 1; count 0: one tensor */
+    int64_t offset, stride;               /* bytes in the arena */
+    int n_dims;
+    int64_t dims[MPP_MAX_DIMS];           /* global; an input's batch dimension is that of one micro-batch */
+    unsigned split[MPP_MAX_DIMS];         /* axes that split each dimension */
+    int n_published;
+    int64_t published[MPP_MAX_DIMS];      /* the published shape: the same elements in the same order */
+    enum mpp_init init;
+    double init_a, init_b;                /* normal: mean, std; uniform: low, high; constant: value */
+};
+
+enum mpp_schedule { MPP_SCHEDULE_CONSTANT, MPP_SCHEDULE_LINEAR, MPP_SCHEDULE_COSINE };
+
+/* How an input is filled from a token stream. */
+enum mpp_role {
+    MPP_ROLE_NONE,        /* only npy and synthetic data fill it */
+    MPP_ROLE_TOKENS,      /* the tokens of the window */
+    MPP_ROLE_NEXT_TOKENS, /* the same, one further */
+    MPP_ROLE_MASKED_TOKENS, /* the tokens, a share of them replaced (80 % mask id, 10 % random, 10 % kept) */
+    MPP_ROLE_MASKED_LABELS, /* the original token where one was chosen, ignore_index elsewhere */
+    MPP_ROLE_ZEROS, MPP_ROLE_ONES,
+};
+
+struct mpp_input {
+    int tensor;                            /* index into program->tensors */
+    enum mpp_role role;
+    int64_t limit;                         /* integer inputs: valid values are 0 .. limit - 1 (0: unchecked) */
+    int64_t also_valid;                    /* and this one (ignore_index); else equal to 0 */
+    bool batched;                          /* its first dimension is the batch */
+};
+
+struct mpp_program {
+    const char *model, *plan_version;
+    int n_axes, axis_size[MPP_MAX_AXES];
+    const char *axis_name[MPP_MAX_AXES];
+    int64_t arena_bytes, workspace_offset, workspace_bytes;
+    int64_t batch;                         /* global samples per step */
+    int micro_batches;
+    int64_t tokens_per_sample;             /* for tokens/s: elements per sample of the first input */
+    int n_tensors;
+    const struct mpp_tensor *tensors;
+    int n_inputs;
+    const struct mpp_input *inputs;
+    int64_t loss_offset, grad_norm_offset; /* f32 scalars in the arena, whole on every rank after update;
+                                            * grad_norm_offset < 0: not computed */
+    void (*setup)(struct mpp_rank *r);     /* once, after the arena exists: fills r->plan */
+    size_t plan_state_bytes;               /* r->plan points at this many zeroed bytes */
+    void (*prologue)(struct mpp_rank *r);  /* per micro-batch, before the first forward of the step; NULL: none */
+    void (*forward_backward)(struct mpp_rank *r); /* per micro-batch; gradients accumulate over r->micro_batch */
+    void (*update)(struct mpp_rank *r);    /* once per step: reductions, clipping, optimiser */
+    void (*reduce_gradients)(struct mpp_rank *r); /* once, instead of update, for --dump-grads; gradients of
+                                            * MPP_KIND_GRADIENT tensors are final afterwards */
+    struct mpp_hyper hyper;                /* defaults; lr is the peak */
+    enum mpp_schedule schedule;
+    int64_t warmup_steps, total_steps;
+    double final_lr;                       /* absolute */
+    double mask_share;                     /* masked language models: share of tokens chosen */
+    int64_t mask_id, ignore_index;
+    const char *data;                      /* default for --data, e.g. "text:FILE"; NULL: none */
+    int64_t steps, seed;                   /* defaults */
+    const char *weights;                   /* default for --init; NULL: random */
+    const char *const *strip_prefixes;     /* removed from names in weight files, NULL-terminated; may be NULL */
+    int64_t save_every, save_keep;         /* 0: only at the end */
+};
+
+/* Parse the command line, start the ranks, train. Returns the process's exit status. */
+int mpp_main(int argc, char **argv, const struct mpp_program *program);
+
+/* ---- collectives ------------------------------------------------------------------------------ */
+
+/* In place over the group of MASK, COUNT floats. */
+void mpp_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, enum mpp_reduce op);
+
+/* Along one dimension seen as [outer, extent, inner]: EXTENT is the padded extent of the larger side; the
+ * smaller side has the padded nested block of EXTENT over MASK. Element size is 4 bytes.
+ * all_gather: src [outer, block, inner] -> dst [outer, extent, inner].
+ * reduce_scatter: src [outer, extent, inner], summed -> dst [outer, block, inner].
+ * slice: src [outer, extent, inner] -> this rank's dst [outer, block, inner], no communication. */
+void mpp_all_gather(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+                    const void *src, void *dst);
+void mpp_reduce_scatter(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+                        const float *src, float *dst);
+void mpp_slice(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+               const void *src, void *dst);
+
+/* Gather dimension GATHER_DIM (to padded GATHER_EXTENT) while splitting SPLIT_DIM, over MASK.
+ * SRC_DIMS [n_dims] are the padded local extents of src. */
+void mpp_all_to_all(struct mpp_rank *r, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
+                    int64_t gather_extent, int split_dim, const void *src, void *dst);
+
+/* A whole value becomes one term of a sum over MASK: kept where all of MASK's coordinates are 0, else zero. */
+void mpp_to_partial(struct mpp_rank *r, unsigned mask, const float *src, float *dst, int64_t count);
+
+/* Bytes of workspace a collective of these arguments needs on the host transports. */
+int64_t mpp_all_gather_workspace(int64_t outer, int64_t extent, int64_t inner);
+
+/* ---- contractions ----------------------------------------------------------------------------- */
+
+/* c [m, n] (leading dimension ldc) = op(a) op(b) + beta c, row-major; op(a) is [m, k]. beta is 0 or 1. */
+void mpp_gemm(struct mpp_rank *r, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
+              const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+
+/* Any contraction of two tensors: letters of EQUATION ("bsh,htnd->bstnd") name factors; A_DIMS, B_DIMS,
+ * C_DIMS are padded extents per dimension; VALID is the valid extent per letter, in order of first
+ * appearance. Sums run over valid extents; other letters over valid ones too (padding of c is untouched
+ * or garbage). beta 0 or 1. Maps to one or more sgemm calls without copying. */
+void mpp_einsum(struct mpp_rank *r, const char *equation, const float *a, const int64_t *a_dims,
+                const float *b, const int64_t *b_dims, float beta, float *c, const int64_t *c_dims,
+                const int64_t *valid);
+
+/* ---- kernels with a row structure -------------------------------------------------------------- */
+
+/* Sums over a split row (MASK != 0) are finished by an all-reduce inside: the declared internal
+ * collectives. COLS is the extent of a row: padded = stride, valid = summed, global = divided by. */
+
+/* y = gamma (x - mean) rstd + beta; gamma, beta may be NULL. mean, rstd: one per row. All padded rows are computed. */
+void mpp_layernorm_forward(struct mpp_rank *r, unsigned mask, int64_t rows, struct mpp_extent cols, float epsilon,
+                           const float *x, const float *gamma, const float *beta, float *y, float *mean, float *rstd);
+/* dx from dy; then dgamma, dbeta (NULL: not wanted) summed over the valid rows. */
+void mpp_layernorm_backward(struct mpp_rank *r, unsigned mask, const struct mpp_space *rows, struct mpp_extent cols,
+                            const float *x, const float *gamma, const float *mean, const float *rstd,
+                            const float *dy, float *dx, float *dgamma, float *dbeta);
+
+void mpp_softmax_forward(struct mpp_rank *r, unsigned mask, int64_t rows, struct mpp_extent cols,
+                         const float *x, float *y);
+void mpp_softmax_backward(struct mpp_rank *r, unsigned mask, int64_t rows, struct mpp_extent cols,
+                          const float *y, const float *dy, float *dx);
+
+/* loss (one float, this rank's part of the sum) = sum over valid rows whose label is not IGNORE_INDEX of
+ * (lse - logit[label]) * *scale; lse: one per row. SCALE points at one float (1 / count of the step).
+ * With MASK != 0 the columns are a vocabulary shard: loss is counted on the shard that holds the label, so that
+ * the sum over MASK is the loss. */
+void mpp_cross_entropy_forward(struct mpp_rank *r, unsigned mask, const struct mpp_space *rows, struct mpp_extent cols,
+                               int32_t ignore_index, const float *logits, const int32_t *labels, const float *scale,
+                               float *lse, float *loss);
+/* dlogits = (softmax - onehot) * *scale * *dloss, 0 where the label is IGNORE_INDEX. May be in place. */
+void mpp_cross_entropy_backward(struct mpp_rank *r, const struct mpp_space *rows, struct mpp_extent cols,
+                                int32_t ignore_index, const float *logits, const int32_t *labels, const float *lse,
+                                const float *scale, const float *dloss, float *dlogits);
+
+/* count (one float) = number of valid rows whose label is not IGNORE_INDEX. */
+void mpp_count_labels(struct mpp_rank *r, const struct mpp_space *rows, int32_t ignore_index, const int32_t *labels,
+                      float *count);
+
+/* y [rows, width] = table [vocab.padded, width] [ids - vocab.offset], zero outside this shard. */
+void mpp_embedding_forward(struct mpp_rank *r, const struct mpp_space *rows, struct mpp_extent vocab, int64_t width,
+                           const int32_t *ids, const float *table, float *y);
+/* dtable = (beta dtable) + rows of dy summed where ids hits the shard. beta is 0 or 1. */
+void mpp_embedding_backward(struct mpp_rank *r, const struct mpp_space *rows, struct mpp_extent vocab, int64_t width,
+                            const int32_t *ids, const float *dy, float beta, float *dtable);
+
+/* Scaled dot-product attention without a stored score matrix. Shapes (padded, dense): q, y, dq, dy [batch, seq_q,
+ * heads, head_dim]; k, v, dk, dv [batch, seq_k, heads, head_dim]; mask [batch, seq_k] (int32, 0 = masked) or NULL;
+ * lse [batch, heads, seq_q]. Query i (global index q.offset + i) sees keys <= its own index when causal; keys run over
+ * seq_k.valid. Dropout uses the counter of (step, op, global batch, head, query, key). */
+struct mpp_attention {
+    struct mpp_extent batch, seq_q, seq_k, heads;
+    int64_t head_dim;
+    float scale, dropout;
+    bool causal;
+    uint32_t op;                           /* dropout stream */
+};
+void mpp_attention_forward(struct mpp_rank *r, const struct mpp_attention *a, const float *q, const float *k,
+                           const float *v, const int32_t *mask, float *y, float *lse);
+void mpp_attention_backward(struct mpp_rank *r, const struct mpp_attention *a, const float *q, const float *k,
+                            const float *v, const int32_t *mask, const float *y, const float *lse, const float *dy,
+                            float *dq, float *dk, float *dv);
+int64_t mpp_attention_workspace(const struct mpp_attention *a);
+
+/* ---- optimisers -------------------------------------------------------------------------------- */
+
+/* *sum = sum of x^2 over the valid elements of SPACE. */
+void mpp_square_sum(struct mpp_rank *r, const struct mpp_space *space, const float *x, float *sum);
+
+/* *scale = min(1, clip_norm / sqrt(*square_sum)) (1 when clip_norm is 0), *norm = sqrt(*square_sum). */
+void mpp_clip_scale(struct mpp_rank *r, const float *square_sum, float *norm, float *scale);
+
+/* One step on COUNT elements, in place, gradient times *grad_scale (NULL: 1). AdamW as Loshchilov & Hutter 2019 with
+ * bias correction by r->step: w *= 1 - lr wd first. SGD: g += wd w; v = momentum v + g (v = g at step 1);
+ * w -= lr (nesterov ? g + momentum v : v); velocity NULL: w -= lr g. */
+void mpp_adamw(struct mpp_rank *r, int64_t count, float weight_decay, const float *grad_scale, const float *grad,
+               float *param, float *m, float *v);
+void mpp_sgd(struct mpp_rank *r, int64_t count, float weight_decay, const float *grad_scale, const float *grad,
+             float *param, float *velocity);
+
+/* ---- random numbers ----------------------------------------------------------------------------- */
+
+/* Philox 4x32-10 (Salmon et al., SC 2011) on (seed, step, op, element): uniform in [0, 1). The element
+ * index is global, so that a plan changes nothing. OP's low 32 bits name the drawing op. */
+float mpp_uniform(const struct mpp_rank *r, uint32_t op, uint64_t element);
+
+/* Global index of the first sample of the running micro-batch within the step: micro_batch * (batch / micro_batches). */
+int64_t mpp_first_sample(const struct mpp_rank *r);
+
+#endif
