@@ -1,0 +1,287 @@
+#include "ir/xml.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libxml/SAX2.h>
+#include <libxml/parser.h>
+#include <libxml/parserInternals.h>
+#include <libxml/xmlerror.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Options that are measured to be safe with libxml2 2.9.14: HUGE would switch its guard against entity
+ * bombs off, NOENT and the DTD options would load and expand what the file names. */
+enum { PARSE_OPTIONS = XML_PARSE_NONET | XML_PARSE_BIG_LINES };
+enum { MAX_FILE_BYTES = 64 << 20, MAX_DEPTH = 256 };
+
+struct reader {
+    struct mpp_arena *arena;
+    struct mpp_diag *diag;
+    const char *file;
+    struct mpp_xml *root, *open; /* open: the element whose end tag has not come */
+    struct mpp_xml **tail;       /* where the next child of `open` hangs */
+    int depth;
+    bool failed;
+};
+
+static struct reader *reader_of(void *ctx)
+{
+    return ((xmlParserCtxtPtr)ctx)->_private;
+}
+
+/* Report the first fault and stop; what libxml2 says afterwards only follows from it. */
+static void fail(xmlParserCtxtPtr ctxt, int line, const char *what)
+{
+    struct reader *r = ctxt->_private;
+    if (!r->failed)
+        mpp_diag_error(r->diag, (struct mpp_loc){r->file, line}, "%s", what);
+    r->failed = true;
+    xmlStopParser(ctxt);
+}
+
+static void on_error(void *ctx, xmlErrorPtr err)
+{
+    xmlParserCtxtPtr ctxt = ctx;
+    struct reader *r = ctxt->_private;
+    if (r->failed || err->level < XML_ERR_ERROR)
+        return;
+    const char *text = err->message ? err->message : "not well-formed XML";
+    size_t len = strlen(text);
+    while (len > 0 && (text[len - 1] == '\n' || text[len - 1] == ' '))
+        len--;
+    fail(ctxt, err->line, mpp_arena_strndup(r->arena, text, len));
+}
+
+static void on_doctype(void *ctx, const xmlChar *name, const xmlChar *external, const xmlChar *system)
+{
+    (void)name;
+    (void)external;
+    (void)system;
+    xmlParserCtxtPtr ctxt = ctx;
+    fail(ctxt, ctxt->input ? ctxt->input->line : 0, "a DOCTYPE is not allowed; remove it");
+}
+
+/* The line of the `<` that opens the tag just parsed: libxml2 stands at the tag's end. */
+static int tag_line(const xmlParserInput *in)
+{
+    int line = in->line;
+    for (const xmlChar *p = in->cur; p > in->base && *p != '<'; p--)
+        line -= p[-1] == '\n';
+    return line;
+}
+
+/* libxml2 hands over `&` of attribute values as "&#38;" (entities are not replaced): undo it. */
+static const char *attribute_value(struct mpp_arena *arena, const xmlChar *begin, const xmlChar *end)
+{
+    char *value = mpp_arena_strndup(arena, (const char *)begin, (size_t)(end - begin));
+    char *to = value;
+    for (const char *from = value; *from; to++) {
+        bool amp = strncmp(from, "&#38;", 5) == 0;
+        *to = amp ? '&' : *from;
+        from += amp ? 5 : 1;
+    }
+    *to = '\0';
+    return value;
+}
+
+static const char *qualified(struct mpp_arena *arena, const xmlChar *prefix, const xmlChar *local)
+{
+    return prefix ? mpp_arena_printf(arena, "%s:%s", (const char *)prefix, (const char *)local)
+                  : mpp_arena_strdup(arena, (const char *)local);
+}
+
+static void on_start(void *ctx, const xmlChar *local, const xmlChar *prefix, const xmlChar *uri, int n_namespaces,
+                     const xmlChar **namespaces, int n_attrs, int n_defaulted, const xmlChar **attrs)
+{
+    (void)uri;
+    (void)n_namespaces;
+    (void)namespaces;
+    (void)n_defaulted;
+    xmlParserCtxtPtr ctxt = ctx;
+    struct reader *r = reader_of(ctx);
+    if (r->failed)
+        return;
+    int line = tag_line(ctxt->input);
+    if (++r->depth > MAX_DEPTH) {
+        fail(ctxt, line, mpp_arena_printf(r->arena, "elements are nested over %d deep", MAX_DEPTH));
+        return;
+    }
+    struct mpp_xml *node = mpp_arena_array(r->arena, 1, struct mpp_xml);
+    node->name = qualified(r->arena, prefix, local);
+    node->loc = (struct mpp_loc){r->file, line};
+    node->parent = r->open;
+    node->n_attrs = n_attrs;
+    node->attrs = mpp_arena_array(r->arena, n_attrs, struct mpp_xml_attr);
+    for (int i = 0; i < n_attrs; i++) {
+        const xmlChar **a = attrs + 5 * i; /* local name, prefix, URI, value, end of value */
+        node->attrs[i].name = qualified(r->arena, a[1], a[0]);
+        node->attrs[i].value = attribute_value(r->arena, a[3], a[4]);
+    }
+    if (!r->root)
+        r->root = node;
+    else if (r->tail)
+        *r->tail = node;
+    r->open = node;
+    r->tail = &node->first;
+}
+
+static void on_end(void *ctx, const xmlChar *local, const xmlChar *prefix, const xmlChar *uri)
+{
+    (void)local;
+    (void)prefix;
+    (void)uri;
+    struct reader *r = reader_of(ctx);
+    if (r->failed || !r->open)
+        return;
+    r->tail = &r->open->next;
+    r->open = r->open->parent;
+    r->depth--;
+}
+
+static void on_text(void *ctx, const xmlChar *text, int len)
+{
+    xmlParserCtxtPtr ctxt = ctx;
+    struct reader *r = reader_of(ctx);
+    if (r->failed)
+        return;
+    int lines = 0, i = 0;
+    while (i < len && strchr(" \t\r\n", text[i]))
+        i++;
+    if (i == len)
+        return;
+    for (int k = i; k < len; k++)
+        lines += text[k] == '\n';
+    int n = 0;
+    while (i + n < len && n < 24 && !strchr(" \t\r\n", text[i + n]))
+        n++;
+    while (n > 0 && n < len - i && (text[i + n] & 0xc0) == 0x80) /* not inside a UTF-8 character */
+        n--;
+    int line = ctxt->input ? ctxt->input->line - lines : 0;
+    fail(ctxt, line, mpp_arena_printf(r->arena, "text (\"%.*s\") inside <%s>; values stand in attributes", n,
+                                      (const char *)text + i, r->open ? r->open->name : "?"));
+}
+
+static void on_reference(void *ctx, const xmlChar *name)
+{
+    xmlParserCtxtPtr ctxt = ctx;
+    struct reader *r = reader_of(ctx);
+    fail(ctxt, ctxt->input ? ctxt->input->line : 0,
+         mpp_arena_printf(r->arena, "entity &%s; is not allowed", (const char *)name));
+}
+
+static xmlParserInputPtr refuse_entity(const char *url, const char *id, xmlParserCtxtPtr ctxt)
+{
+    (void)url;
+    (void)id;
+    (void)ctxt;
+    return NULL;
+}
+
+static void install_handlers(xmlParserCtxtPtr ctxt, struct reader *r)
+{
+    ctxt->_private = r;
+    ctxt->userData = ctxt;
+    xmlSAXHandler *sax = ctxt->sax;
+    memset(sax, 0, sizeof *sax);
+    sax->initialized = XML_SAX2_MAGIC;
+    sax->internalSubset = on_doctype;
+    sax->externalSubset = on_doctype;
+    sax->startElementNs = on_start;
+    sax->endElementNs = on_end;
+    sax->characters = on_text;
+    sax->ignorableWhitespace = on_text;
+    sax->cdataBlock = on_text;
+    sax->reference = on_reference;
+    sax->serror = on_error;
+}
+
+enum mpp_status mpp_xml_parse(struct mpp_arena *arena, struct mpp_diag *diag, const char *name, const char *text,
+                              size_t size, struct mpp_xml **out_root)
+{
+    struct reader r = {.arena = arena, .diag = diag, .file = mpp_arena_strdup(arena, name)};
+    *out_root = NULL;
+    if (size > MAX_FILE_BYTES) {
+        mpp_diag_error(diag, (struct mpp_loc){r.file, 0}, "the file is over %d MiB", MAX_FILE_BYTES >> 20);
+        return MPP_INVALID;
+    }
+    if (size == 0) {
+        mpp_diag_error(diag, (struct mpp_loc){r.file, 0}, "the file is empty");
+        return MPP_INVALID;
+    }
+    xmlParserCtxtPtr ctxt = xmlNewParserCtxt();
+    if (!ctxt)
+        return MPP_NO_MEMORY;
+    install_handlers(ctxt, &r);
+    xmlExternalEntityLoader before = xmlGetExternalEntityLoader();
+    xmlSetExternalEntityLoader(refuse_entity);
+    xmlDocPtr doc = xmlCtxtReadMemory(ctxt, text, (int)size, NULL, NULL, PARSE_OPTIONS);
+    xmlSetExternalEntityLoader(before);
+    if (!r.failed && (!ctxt->wellFormed || !r.root || r.open)) {
+        mpp_diag_error(diag, (struct mpp_loc){r.file, 0}, "not well-formed XML");
+        r.failed = true;
+    }
+    xmlFreeDoc(doc);
+    xmlFreeParserCtxt(ctxt);
+    *out_root = r.failed ? NULL : r.root;
+    return r.failed ? MPP_INVALID : MPP_OK;
+}
+
+/* Read a regular file whole; *OUT_WHY is set instead when it can't be. */
+static char *read_file(struct mpp_arena *arena, const char *path, size_t *out_size, const char **out_why)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        *out_why = strerror(errno);
+        if (fd >= 0)
+            close(fd);
+        return NULL;
+    }
+    if (!S_ISREG(st.st_mode) || st.st_size > MAX_FILE_BYTES) {
+        *out_why = S_ISDIR(st.st_mode)   ? "it is a directory"
+                   : S_ISREG(st.st_mode) ? "it is over 64 MiB"
+                                         : "it is not a regular file";
+        close(fd);
+        return NULL;
+    }
+    char *text = mpp_arena_alloc(arena, (size_t)st.st_size + 1);
+    size_t size = 0;
+    while (size < (size_t)st.st_size) {
+        ssize_t n = read(fd, text + size, (size_t)st.st_size - size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            *out_why = strerror(errno);
+        if (n <= 0)
+            break;
+        size += (size_t)n;
+    }
+    close(fd);
+    *out_size = size;
+    return *out_why ? NULL : text;
+}
+
+enum mpp_status mpp_xml_read(struct mpp_arena *arena, struct mpp_diag *diag, const char *path,
+                             struct mpp_xml **out_root)
+{
+    *out_root = NULL;
+    size_t size = 0;
+    const char *why = NULL;
+    char *text = read_file(arena, path, &size, &why);
+    if (!text) {
+        mpp_diag_error(diag, (struct mpp_loc){NULL, 0}, "cannot read %s: %s", path, why);
+        return MPP_IO;
+    }
+    return mpp_xml_parse(arena, diag, path, text, size, out_root);
+}
+
+const char *mpp_xml_get(const struct mpp_xml *node, const char *name)
+{
+    for (int i = 0; i < node->n_attrs; i++) {
+        if (strcmp(node->attrs[i].name, name) == 0)
+            return node->attrs[i].value;
+    }
+    return NULL;
+}
