@@ -177,6 +177,8 @@ void mpp_to_partial(struct mpp_rank *r, unsigned mask, const float *src, float *
 
 /* Bytes of workspace a collective of these arguments needs on the host transports. */
 int64_t mpp_all_gather_workspace(int64_t outer, int64_t extent, int64_t inner);
+int64_t mpp_reduce_scatter_workspace(int64_t outer, int64_t extent, int64_t inner);
+int64_t mpp_all_to_all_workspace(int n_dims, const int64_t *src_dims, int split_dim);
 
 /* ---- contractions ----------------------------------------------------------------------------- */
 

@@ -1,0 +1,38 @@
+/* job.h - what the ranks of one process share, and what each keeps for itself. */
+#ifndef MPP_JOB_H
+#define MPP_JOB_H
+
+#include <setjmp.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "fail.h"
+
+struct mpp_data;
+struct mpp_feed;
+struct mpp_options;
+struct mpp_program;
+struct mpp_rank;
+struct mpp_transport;
+
+/* One per process. */
+struct mpp_job {
+    const struct mpp_program *program;
+    const struct mpp_options *options;
+    struct mpp_transport *transport;
+    struct mpp_data *data; /* opened before the ranks start, read by all of them */
+    int local_ranks;       /* ranks in this process */
+    uint64_t seed;
+    int64_t first_step;    /* steps already done: 0, or the checkpoint's */
+    const char *resume;    /* step directory to continue from, or NULL */
+};
+
+/* One per rank; mpp_rank.impl. */
+struct mpp_local {
+    struct mpp_job *job;
+    jmp_buf leave;  /* set by the rank's entry point: mpp_leave comes back there */
+    int exit_code;
+    struct mpp_feed *feed;
+};
+
+#endif

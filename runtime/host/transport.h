@@ -1,0 +1,96 @@
+/* transport.h - how ranks reach each other: threads of one process, or processes under MPI.
+ *
+ *     struct mpp_transport *t = mpp_transport_threads_new(&program, &error);   // one for all ranks
+ *     r->transport = t;                                                        // each rank's
+ *     t->ops->barrier(r, mask);
+ *     t->ops->free(t);
+ *
+ * Operations are collective over the group of MASK (all ranks that share the other coordinates); groups
+ * of one mask run at the same time and know nothing of each other. When the job has failed, operations
+ * do not return but leave the rank (fail.h). None allocates. */
+#ifndef MPP_TRANSPORT_H
+#define MPP_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fail.h"
+
+struct mpp_program;
+struct mpp_rank;
+struct mpp_transport;
+
+/* A dimension that a collective cuts, seen as [outer, extent, inner] of 4-byte elements. */
+struct mpp_cut {
+    int64_t outer, extent, inner;
+    int64_t block; /* padded extent of one member's part */
+};
+
+/* An array exchanged by all_to_all, seen as [d0, first, d2, second, d4]: of the two cut dimensions one is
+ * gathered and the other split. */
+struct mpp_exchange {
+    int64_t d0, d2, d4;
+    int64_t gather_extent, gather_block; /* dst has the extent, src the block */
+    int64_t split_extent, split_block;   /* src has the extent, dst the block */
+    bool gather_first;                   /* the gathered dimension is the outer one of the two */
+};
+
+struct mpp_transport_ops {
+    const char *name;
+    void (*free)(struct mpp_transport *t);
+    void (*barrier)(struct mpp_rank *r, unsigned mask);
+    void (*all_reduce)(struct mpp_rank *r, unsigned mask, float *x, int64_t count, bool maximum);
+    void (*all_gather)(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const void *src, void *dst);
+    void (*reduce_scatter)(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const float *src,
+                           float *dst);
+    void (*all_to_all)(struct mpp_rank *r, unsigned mask, const struct mpp_exchange *x, const void *src, void *dst);
+    /* Blocking; messages between two ranks arrive in order, and the byte counts must match. */
+    void (*send)(struct mpp_rank *r, int to, const void *data, int64_t bytes);
+    void (*receive)(struct mpp_rank *r, int from, void *data, int64_t bytes);
+    /* The job has failed with CODE: the message is printed here, by the first rank only, and all other
+     * ranks are released. Returns on threads; ends the process on MPI. */
+    void (*abort)(struct mpp_rank *r, int code, const char *message);
+};
+
+struct mpp_transport {
+    const struct mpp_transport_ops *ops;
+};
+
+/* Both return NULL and fill ERROR on failure; the caller frees with ops->free. */
+struct mpp_transport *mpp_transport_threads_new(const struct mpp_program *program, struct mpp_error *error);
+#ifdef MPP_WITH_MPI
+/* Calls MPI_Init; free calls MPI_Finalize. RANK_OUT is this process's rank. */
+struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, int *rank_out,
+                                            struct mpp_error *error);
+#endif
+
+/* Number of ranks of the program, and the coordinates of one (mesh.c). */
+int mpp_mesh_ranks(const struct mpp_program *program);
+void mpp_mesh_coords(const struct mpp_program *program, int rank, int coord_out[]);
+
+/* Members of a group, and the member's own place (row-major over the mask's axes). */
+int mpp_mesh_group_size(const struct mpp_rank *r, unsigned mask);
+int mpp_mesh_group_index(const struct mpp_rank *r, unsigned mask);
+/* Lowest rank of the group of RANK. */
+int mpp_mesh_group_base(const struct mpp_program *program, int rank, unsigned mask);
+
+/* Nested block of EXTENT that member INDEX of the group of MASK holds: offset and valid extent. Returns
+ * the padded extent of a block. */
+int64_t mpp_mesh_block(const struct mpp_rank *r, unsigned mask, int index, int64_t extent, int64_t *offset_out,
+                       int64_t *valid_out);
+
+/* Move one element block: N0 x N1 x N2 pieces of RUN elements of 4 bytes, with strides in elements. */
+struct mpp_piece {
+    int64_t n[3];
+    int64_t src_stride[3], dst_stride[3];
+    int64_t run;
+};
+void mpp_piece_copy(const struct mpp_piece *piece, const void *src, void *dst);
+
+/* What member TO gets from member FROM in an all-to-all, as offsets into FROM's src and TO's dst and the
+ * strides between. False when the piece is empty. */
+bool mpp_exchange_piece(const struct mpp_rank *r, unsigned mask, const struct mpp_exchange *x, int from, int to,
+                        int64_t *src_offset_out, int64_t *dst_offset_out, struct mpp_piece *piece_out);
+
+#endif

@@ -1,0 +1,358 @@
+/* transport_threads.c - all ranks are threads of one process and read each other's memory.
+ *
+ * A collective publishes a pointer, meets the group at a barrier, reads what the others published, and
+ * meets again so that no one overwrites what is still read. Sums are taken in rank order, so that every
+ * member has the same bits and every run gives the same result. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mpp_rt.h"
+#include "transport.h"
+
+#define MASKS (1 << MPP_MAX_AXES)
+#define TILE 2048 /* floats summed at a time: in the nearest cache */
+#define LANE 16
+
+struct group {
+    atomic_uint arrived, generation;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    int n;
+    const void **published; /* one per member */
+};
+
+/* One direction between two ranks. */
+struct channel {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    const void *data; /* non-NULL: offered by the sender, not yet taken */
+    int64_t bytes;
+};
+
+struct threads {
+    struct mpp_transport base;
+    const struct mpp_program *program;
+    int n_ranks, spins;
+    atomic_int failed; /* exit code, once */
+    struct group *groups[MASKS]; /* [n_ranks]; only the entries of group bases are used */
+    struct channel *channels;    /* [n_ranks * n_ranks] */
+};
+
+static struct threads *threads_of(const struct mpp_rank *r)
+{
+    return (struct threads *)r->transport;
+}
+
+static struct group *group_of(const struct mpp_rank *r, unsigned mask)
+{
+    struct threads *t = threads_of(r);
+    return &t->groups[mask][mpp_mesh_group_base(t->program, r->rank, mask)];
+}
+
+static void leave_if_failed(struct mpp_rank *r)
+{
+    int code = atomic_load(&threads_of(r)->failed);
+    if (code != 0)
+        mpp_leave(r, code);
+}
+
+static void group_meet(struct mpp_rank *r, struct group *g)
+{
+    struct threads *t = threads_of(r);
+    unsigned generation = atomic_load(&g->generation);
+    if ((int)atomic_fetch_add(&g->arrived, 1) + 1 == g->n) {
+        atomic_store(&g->arrived, 0);
+        pthread_mutex_lock(&g->lock);
+        atomic_fetch_add(&g->generation, 1);
+        pthread_cond_broadcast(&g->wake);
+        pthread_mutex_unlock(&g->lock);
+    } else {
+        for (int i = 0; i < t->spins && atomic_load(&g->generation) == generation; i++)
+            ;
+        if (atomic_load(&g->generation) == generation) {
+            pthread_mutex_lock(&g->lock);
+            while (atomic_load(&g->generation) == generation && atomic_load(&t->failed) == 0)
+                pthread_cond_wait(&g->wake, &g->lock);
+            pthread_mutex_unlock(&g->lock);
+        }
+    }
+    leave_if_failed(r);
+}
+
+/* Publish X and wait until all have. */
+static struct group *group_publish(struct mpp_rank *r, unsigned mask, const void *x)
+{
+    struct group *g = group_of(r, mask);
+    g->published[mpp_mesh_group_index(r, mask)] = x;
+    group_meet(r, g);
+    return g;
+}
+
+static void threads_barrier(struct mpp_rank *r, unsigned mask)
+{
+    group_meet(r, group_of(r, mask));
+}
+
+/* ---- sums: inner loops of fixed length, which compilers turn into vector code ------------------- */
+
+static void add_to(float *restrict acc, const float *restrict x, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + LANE <= count; i += LANE)
+        for (int k = 0; k < LANE; k++)
+            acc[i + k] += x[i + k];
+    for (; i < count; i++)
+        acc[i] += x[i];
+}
+
+static void max_to(float *restrict acc, const float *restrict x, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + LANE <= count; i += LANE)
+        for (int k = 0; k < LANE; k++)
+            acc[i + k] = acc[i + k] > x[i + k] ? acc[i + k] : x[i + k];
+    for (; i < count; i++)
+        acc[i] = acc[i] > x[i] ? acc[i] : x[i];
+}
+
+static void threads_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, bool maximum)
+{
+    struct group *g = group_publish(r, mask, x);
+    float acc[TILE];
+    int64_t share = (count + g->n - 1) / g->n;
+    share = (share + LANE - 1) / LANE * LANE;
+    int64_t begin = mpp_mesh_group_index(r, mask) * share;
+    int64_t end = begin + share < count ? begin + share : count;
+    for (int64_t i = begin; i < end; i += TILE) {
+        int64_t n = end - i < TILE ? end - i : TILE;
+        memcpy(acc, (const float *)g->published[0] + i, (size_t)n * sizeof *acc);
+        for (int m = 1; m < g->n; m++) {
+            const float *from = (const float *)g->published[m] + i;
+            if (maximum)
+                max_to(acc, from, n);
+            else
+                add_to(acc, from, n);
+        }
+        /* No other member touches these elements until the barrier. */
+        for (int m = 0; m < g->n; m++)
+            memcpy((float *)(uintptr_t)g->published[m] + i, acc, (size_t)n * sizeof *acc);
+    }
+    group_meet(r, g);
+}
+
+static void threads_all_gather(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const void *src,
+                               void *dst)
+{
+    struct group *g = group_publish(r, mask, src);
+    for (int m = 0; m < g->n; m++) {
+        int64_t offset, valid;
+        mpp_mesh_block(r, mask, m, cut->extent, &offset, &valid);
+        if (valid == 0)
+            continue;
+        struct mpp_piece piece = {
+            .n = {1, 1, cut->outer},
+            .src_stride = {0, 0, cut->block * cut->inner},
+            .dst_stride = {0, 0, cut->extent * cut->inner},
+            .run = valid * cut->inner,
+        };
+        mpp_piece_copy(&piece, g->published[m], (char *)dst + 4 * offset * cut->inner);
+    }
+    group_meet(r, g);
+}
+
+static void threads_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const float *src,
+                                   float *dst)
+{
+    struct group *g = group_publish(r, mask, src);
+    int64_t offset, valid;
+    mpp_mesh_block(r, mask, mpp_mesh_group_index(r, mask), cut->extent, &offset, &valid);
+    int64_t run = valid * cut->inner;
+    for (int64_t o = 0; o < cut->outer; o++) {
+        int64_t from = (o * cut->extent + offset) * cut->inner;
+        float *to = dst + o * cut->block * cut->inner;
+        for (int64_t i = 0; i < run; i += TILE) {
+            int64_t n = run - i < TILE ? run - i : TILE;
+            memcpy(to + i, (const float *)g->published[0] + from + i, (size_t)n * sizeof *to);
+            for (int m = 1; m < g->n; m++)
+                add_to(to + i, (const float *)g->published[m] + from + i, n);
+        }
+    }
+    group_meet(r, g);
+}
+
+static void threads_all_to_all(struct mpp_rank *r, unsigned mask, const struct mpp_exchange *x, const void *src,
+                               void *dst)
+{
+    struct group *g = group_publish(r, mask, src);
+    int self = mpp_mesh_group_index(r, mask);
+    for (int m = 0; m < g->n; m++) {
+        int64_t from, to;
+        struct mpp_piece piece;
+        if (mpp_exchange_piece(r, mask, x, m, self, &from, &to, &piece))
+            mpp_piece_copy(&piece, (const char *)g->published[m] + 4 * from, (char *)dst + 4 * to);
+    }
+    group_meet(r, g);
+}
+
+/* ---- point to point: the receiver copies, the sender waits until it has ------------------------- */
+
+static void channel_wait(struct mpp_rank *r, struct channel *c, bool until_full)
+{
+    while ((c->data != NULL) != until_full) {
+        if (atomic_load(&threads_of(r)->failed) != 0) {
+            pthread_mutex_unlock(&c->lock);
+            leave_if_failed(r);
+        }
+        pthread_cond_wait(&c->wake, &c->lock);
+    }
+}
+
+static void threads_send(struct mpp_rank *r, int to, const void *data, int64_t bytes)
+{
+    struct channel *c = &threads_of(r)->channels[r->rank * r->n_ranks + to];
+    pthread_mutex_lock(&c->lock);
+    c->data = data;
+    c->bytes = bytes;
+    pthread_cond_broadcast(&c->wake);
+    channel_wait(r, c, false);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void threads_receive(struct mpp_rank *r, int from, void *data, int64_t bytes)
+{
+    struct channel *c = &threads_of(r)->channels[from * r->n_ranks + r->rank];
+    pthread_mutex_lock(&c->lock);
+    channel_wait(r, c, true);
+    bool fits = c->bytes == bytes;
+    int64_t offered = c->bytes;
+    if (fits && bytes > 0)
+        memcpy(data, c->data, (size_t)bytes);
+    c->data = NULL;
+    pthread_cond_broadcast(&c->wake);
+    pthread_mutex_unlock(&c->lock);
+    if (!fits)
+        mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d expects %lld bytes from rank %d, which sends %lld", r->rank,
+                 (long long)bytes, from, (long long)offered);
+}
+
+/* ---- life ---------------------------------------------------------------------------------------- */
+
+static void wake_all(struct threads *t)
+{
+    for (int m = 0; m < MASKS; m++)
+        for (int i = 0; i < t->n_ranks; i++) {
+            struct group *g = t->groups[m] != NULL ? &t->groups[m][i] : NULL;
+            if (g == NULL || g->n == 0)
+                continue;
+            pthread_mutex_lock(&g->lock);
+            pthread_cond_broadcast(&g->wake);
+            pthread_mutex_unlock(&g->lock);
+        }
+    for (int i = 0; i < t->n_ranks * t->n_ranks; i++) {
+        pthread_mutex_lock(&t->channels[i].lock);
+        pthread_cond_broadcast(&t->channels[i].wake);
+        pthread_mutex_unlock(&t->channels[i].lock);
+    }
+}
+
+static void threads_abort(struct mpp_rank *r, int code, const char *message)
+{
+    struct threads *t = threads_of(r);
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&t->failed, &none, code))
+        return;
+    fprintf(stderr, "error: %s\n", message);
+    wake_all(t);
+}
+
+static void threads_free(struct mpp_transport *base)
+{
+    struct threads *t = (struct threads *)base;
+    for (int m = 0; m < MASKS; m++) {
+        for (int i = 0; t->groups[m] != NULL && i < t->n_ranks; i++) {
+            struct group *g = &t->groups[m][i];
+            if (g->n == 0)
+                continue;
+            pthread_mutex_destroy(&g->lock);
+            pthread_cond_destroy(&g->wake);
+            free(g->published);
+        }
+        free(t->groups[m]);
+    }
+    for (int i = 0; t->channels != NULL && i < t->n_ranks * t->n_ranks; i++) {
+        pthread_mutex_destroy(&t->channels[i].lock);
+        pthread_cond_destroy(&t->channels[i].wake);
+    }
+    free(t->channels);
+    free(t);
+}
+
+static const struct mpp_transport_ops threads_ops = {
+    .name = "threads",
+    .free = threads_free,
+    .barrier = threads_barrier,
+    .all_reduce = threads_all_reduce,
+    .all_gather = threads_all_gather,
+    .reduce_scatter = threads_reduce_scatter,
+    .all_to_all = threads_all_to_all,
+    .send = threads_send,
+    .receive = threads_receive,
+    .abort = threads_abort,
+};
+
+static bool make_groups(struct threads *t, unsigned mask)
+{
+    int n = 1;
+    for (int a = 0; a < t->program->n_axes; a++)
+        if (mask >> a & 1)
+            n *= t->program->axis_size[a];
+    t->groups[mask] = calloc((size_t)t->n_ranks, sizeof *t->groups[mask]);
+    if (t->groups[mask] == NULL)
+        return false;
+    for (int i = 0; i < t->n_ranks; i++) {
+        struct group *g = &t->groups[mask][i];
+        if (mpp_mesh_group_base(t->program, i, mask) != i)
+            continue;
+        g->published = calloc((size_t)n, sizeof *g->published);
+        if (g->published == NULL)
+            return false;
+        pthread_mutex_init(&g->lock, NULL);
+        pthread_cond_init(&g->wake, NULL);
+        g->n = n;
+    }
+    return true;
+}
+
+struct mpp_transport *mpp_transport_threads_new(const struct mpp_program *program, struct mpp_error *error)
+{
+    struct threads *t = calloc(1, sizeof *t);
+    if (t == NULL) {
+        (void)mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+        return NULL;
+    }
+    t->base.ops = &threads_ops;
+    t->program = program;
+    t->n_ranks = mpp_mesh_ranks(program);
+    /* Where every rank has a core of its own, waiting a moment is cheaper than sleeping. */
+    t->spins = sysconf(_SC_NPROCESSORS_ONLN) >= t->n_ranks ? 4000 : 0;
+    bool ok = true;
+    for (unsigned mask = 0; ok && mask < 1u << program->n_axes; mask++)
+        ok = make_groups(t, mask);
+    int pairs = t->n_ranks * t->n_ranks;
+    t->channels = ok ? calloc((size_t)pairs, sizeof *t->channels) : NULL;
+    if (t->channels == NULL) {
+        (void)mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+        threads_free(&t->base);
+        return NULL;
+    }
+    for (int i = 0; i < pairs; i++) {
+        pthread_mutex_init(&t->channels[i].lock, NULL);
+        pthread_cond_init(&t->channels[i].wake, NULL);
+    }
+    return &t->base;
+}
