@@ -1,0 +1,138 @@
+/* program.h - the local program of a stage: what every rank runs, on local arrays, with explicit collectives.
+ *
+ *     struct mpp_lprog *p;
+ *     MPP_TRY(mpp_lower(arena, diag, graph, cluster, plan, &p));   // lower.c, roll.c, memory.c
+ *     MPP_TRY(mpp_emit(arena, diag, graph, cluster, plan, p, "plan/"));
+ *
+ * Repeated layers that are planned alike are rolled: their instructions stand once, in a loop over layers, and
+ * their buffers stand once, with a rule for the address in iteration i. */
+#ifndef MPP_PROGRAM_H
+#define MPP_PROGRAM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ir/graph.h"
+#include "planner/plan.h"
+
+enum mpp_buffer_kind { MPP_BUF_PARAM, MPP_BUF_STATE, MPP_BUF_ACCUM, MPP_BUF_INPUT, MPP_BUF_VALUE, MPP_BUF_COPY };
+
+/* How a layered buffer's address depends on the layer i of its loop class. */
+enum mpp_buffer_address {
+    MPP_ADDR_FIXED,               /* offset (not layered, or a transient shared by all layers) */
+    MPP_ADDR_STRIDED,             /* offset + (i - first) * stride */
+    MPP_ADDR_PINGPONG,            /* offset + ((i - first) & 1) * stride */
+    MPP_ADDR_CARRIED,             /* made by the iteration before, or before the loop: not memory of its own */
+};
+
+struct mpp_buffer {
+    const char *name;             /* C identifier, unique among its class's (or the plain) buffers: "attn_c_attn" */
+    mpp_id tensor;                /* graph tensor; -1: none */
+    struct mpp_sharding sharding;
+    enum mpp_dtype dtype;
+    int n_dims;
+    int64_t padded[MPP_GRAPH_MAX_DIMS]; /* local extents */
+    unsigned split[MPP_GRAPH_MAX_DIMS]; /* axes per dimension */
+    int64_t bytes;                /* rounded up to 64 */
+    enum mpp_buffer_kind kind;
+    int cls;                      /* layer class, -1: plain */
+    enum mpp_buffer_address address;
+    int64_t offset, stride;       /* in the arena */
+    int alias;                    /* buffer whose memory this is (reshape, in place); -1 */
+    /* CARRIED: in the first executed iteration it is `carry_in`; later it is `carry_from` (a buffer of the class)
+     * of the iteration executed before. */
+    struct mpp_bufref *carry_in;
+    int carry_from;
+};
+
+/* A buffer seen from an instruction: LAYER -1 inside a loop body (this iteration) or for plain buffers;
+ * else the buffer of that layer (absolute index). */
+struct mpp_bufref {
+    int buffer, layer;
+};
+
+enum mpp_instr_kind {
+    MPP_INSTR_COMPUTE,            /* run a group */
+    MPP_INSTR_STEP,               /* one step of a copy */
+    MPP_INSTR_ACCUMULATE,         /* out = (later micro-batch ? out : 0) + in[0]: no kernel of its own in the graph */
+    MPP_INSTR_ADD_SCALAR,         /* out[0] += in[0], one float */
+    MPP_INSTR_ZERO,               /* out[0] = 0 */
+};
+
+enum mpp_write_mode { MPP_WRITE, MPP_WRITE_ADD, MPP_WRITE_ADD_LATER /* add unless this is the step's first micro-batch */ };
+
+struct mpp_instr {
+    enum mpp_instr_kind kind;
+    mpp_id group;                 /* COMPUTE: the (first layer's) group */
+    struct mpp_split split;       /* COMPUTE */
+    int n_in, n_out;
+    struct mpp_bufref *in, *out;  /* COMPUTE: in the order of the group's in and out; a left-out one: buffer -1 */
+    enum mpp_write_mode *mode;    /* [n_out] */
+    const struct mpp_reshard_step *step; /* STEP */
+    const char *reason;           /* STEP: why; also for internal collectives */
+    bool gradient;                /* UPDATE phase: part of reduce_gradients */
+};
+
+struct mpp_item_list;
+/* A sequence of instructions and loops over the layers of a class. */
+struct mpp_pitem {
+    bool loop;
+    struct mpp_instr instr;       /* !loop */
+    int cls, body;                /* loop: class, index of the body in `bodies` */
+    bool descending;              /* loop: from the last layer to the first */
+};
+struct mpp_body {                 /* a function of one layer */
+    const char *name;             /* "h_forward" */
+    int cls;
+    enum mpp_phase phase;
+    int n_instrs;
+    struct mpp_instr *instrs;
+};
+struct mpp_layer_class {          /* layers first .. first + count - 1 of one <repeat>, planned alike */
+    const char *name;             /* "h", or "h_a", "h_b" where layers differ */
+    int repeat, first, count;
+};
+struct mpp_section {
+    enum mpp_phase phase;
+    int n_items;
+    struct mpp_pitem *items;
+};
+
+struct mpp_lprog {
+    int n_buffers;
+    struct mpp_buffer *buffers;
+    int n_classes;
+    struct mpp_layer_class *classes;
+    int n_bodies;
+    struct mpp_body *bodies;
+    struct mpp_section section[4]; /* by phase */
+    int64_t workspace_bytes, workspace_offset, arena_bytes;
+    int loss, grad_norm;          /* buffers of the Output ops */
+    int *param_buffer;            /* [graph->n_tensors]: PARAM and STATE: the resting buffer; -1 */
+    int *param_layer;             /* its absolute layer, -1 */
+    int *gradient_buffer;         /* [graph->n_tensors]: PARAM: its final gradient (after reduction, before clipping); -1 */
+    struct mpp_memory memory;
+};
+
+enum mpp_status mpp_lower(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
+                          const struct mpp_cluster *cluster, const struct mpp_plan *plan,
+                          struct mpp_lprog **out) MPP_CHECKED;
+
+/* Workspace bytes of one compute group on the host (attention blocks, ...). In emit_ops.c. */
+int64_t mpp_emit_workspace(const struct mpp_graph *graph, const struct mpp_mesh *mesh, const struct mpp_group *group,
+                           struct mpp_split split);
+
+/* May the group's single op write output OUT_INDEX in a mode other than MPP_WRITE? (emit_ops.c: contractions, table
+ * gradients and fused reductions can.) */
+bool mpp_emit_can_accumulate(const struct mpp_graph *graph, const struct mpp_group *group, int out_index);
+
+/* Write the trainer into DIR (exists, empty): plan.h, plan.c, stage0.c, kernels.c, kernels.h, Makefile, runtime/. */
+enum mpp_status mpp_emit(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
+                         const struct mpp_cluster *cluster, const struct mpp_plan *plan, const struct mpp_lprog *prog,
+                         const char *dir) MPP_CHECKED;
+
+/* report.txt. */
+enum mpp_status mpp_report_write(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
+                                 const struct mpp_plan *plan, const struct mpp_lprog *prog, FILE *out) MPP_CHECKED;
+
+#endif

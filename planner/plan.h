@@ -1,0 +1,136 @@
+/* plan.h - the whole decision, and what follows from it.
+ *
+ *     struct mpp_plan *plan;
+ *     enum mpp_status st = mpp_plan_search(arena, diag, graph, cluster, &options, &plan);
+ *     MPP_TRY(mpp_plan_derive(arena, graph, cluster, plan));      // copies, collectives, predictions
+ *     MPP_TRY(mpp_plan_write_json(diag, graph, cluster, plan, "plan/plan.json"));
+ *
+ * Decisions are the split of every group and the resting sharding of every parameter and input; the rest
+ * (copies, collectives, times) is derived, by the same code for a searched and for a read plan. */
+#ifndef MPP_PLAN_H
+#define MPP_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "costmodel/costmodel.h"
+#include "ir/graph.h"
+#include "ir/rule.h"
+#include "planner/reshard.h"
+#include "planner/solver.h"
+
+/* A copy of a value into another sharding, made once and shared by all its consumers of a phase. */
+struct mpp_copy {
+    mpp_id tensor;
+    enum mpp_phase phase;         /* of its consumers (a kept copy of a parameter: FORWARD) */
+    struct mpp_sharding from, to;
+    int n_steps;
+    struct mpp_reshard_step steps[MPP_RESHARD_MAX_STEPS];
+    int first_group, last_group;  /* made before first_group (its first consumer) runs; last consumer */
+    bool once;                    /* once per step instead of per micro-batch (update phase, kept parameters) */
+    bool store;                   /* writes a parameter's new value back to its resting sharding (after the update) */
+    const char *reason;           /* "c_proj contracts heads, which are split over model" */
+};
+
+/* A collective as the report and plan.json list it: of a copy's step, or internal to a group. */
+struct mpp_collective {
+    const char *kind;             /* "all-reduce", ... */
+    unsigned mask;
+    int64_t bytes;                /* of the larger side, per device, one execution */
+    int64_t count;                /* executions per step */
+    int64_t cost_ps;              /* one execution */
+    enum mpp_phase phase;
+    const char *tensor;           /* name of the value or op it belongs to */
+    const char *reason;
+    int repeat, index;            /* layer, -1: none */
+};
+
+struct mpp_memory {               /* bytes per device, padded shards; filled by lowering: sums to arena_bytes */
+    int64_t parameters, gradients, optimizer, activations, inputs, workspace;
+    int64_t arena_bytes;          /* allocated */
+    int64_t live_bound_bytes;     /* most bytes alive at once: no arena can be smaller */
+};
+
+struct mpp_prediction {           /* seconds per step */
+    double step_s, compute_s, activation_comm_s, gradient_comm_s, parameter_comm_s, update_s;
+};
+
+struct mpp_stage {
+    int first_device, n_devices;
+    struct mpp_mesh mesh;
+    struct mpp_split *split;      /* [graph->n_groups] */
+    struct mpp_sharding *resting; /* [graph->n_tensors]: PARAM and INPUT tensors; STATE follows its update op */
+    bool *kept;                   /* [graph->n_tensors]: PARAM: gathered once per step instead of per micro-batch and phase */
+    /* derived */
+    int n_copies;
+    struct mpp_copy *copies;      /* ordered by first_group */
+    int n_collectives;
+    struct mpp_collective *collectives;
+    struct mpp_memory memory;
+    struct mpp_prediction predicted;
+};
+
+struct mpp_plan {
+    const char *version;          /* of the plan format */
+    int64_t batch, micro_batches; /* graph->batch == batch / micro_batches when this plan is current */
+    const char *schedule;         /* "1F1B"; one stage: "accumulate" */
+    int n_stages;
+    struct mpp_stage *stages;
+    struct mpp_solver_info solver; /* of the chosen mesh */
+    int64_t objective_ps, bound_ps; /* over all meshes and micro-batch counts searched */
+    double gap;
+    const char *pins;             /* what --fix said, normalised; "" */
+    int n_unsplit;                /* contractions that no axis splits, though there are several devices: */
+    mpp_id *unsplit;              /* their groups (pinned or proven cheapest), for the report */
+};
+
+/* ---- pins: --fix ---- */
+struct mpp_pin_tensor {
+    const char *glob, *dimension, *axis; /* shard:GLOB=dimension/axis */
+};
+struct mpp_pins {
+    int dp, tp, pp;               /* 0: free */
+    struct mpp_mesh mesh;         /* n_axes 0: free */
+    int zero;                     /* -1: free; 0-3 */
+    int sequence_parallel, vocab_parallel; /* -1: free, 0: off, 1: on */
+    int64_t micro_batch;          /* per replica; 0: free */
+    int64_t micro_batches;        /* 0: free */
+    int n_tensors;
+    struct mpp_pin_tensor *tensors;
+};
+/* Parse the comma-separated TEXT of one --fix into PINS (initialise with mpp_pins_none), with a hint for unknown keys. */
+struct mpp_pins mpp_pins_none(void);
+enum mpp_status mpp_pins_parse(struct mpp_arena *arena, struct mpp_diag *diag, const char *text,
+                               struct mpp_pins *pins) MPP_CHECKED;
+
+struct mpp_plan_options {
+    struct mpp_pins pins;
+    int64_t capacity_bytes;       /* per device; 0: the device's usable memory */
+    const char *dump_ilp_dir;     /* NULL: none */
+    FILE *progress;               /* NULL: silent */
+    volatile int *interrupt;
+};
+
+/* Find the best plan for GRAPH (after all passes) on the devices of CLUSTER. MPP_INFEASIBLE after a
+ * diagnostic that says what overflows, by how much, and suggestions that were verified by planning them. */
+enum mpp_status mpp_plan_search(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
+                                const struct mpp_cluster *cluster, const struct mpp_plan_options *options,
+                                struct mpp_plan **out) MPP_CHECKED;
+
+/* Fill the derived parts of PLAN; sets the graph's batch to the micro-batch. */
+enum mpp_status mpp_plan_derive(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
+                                const struct mpp_cluster *cluster, struct mpp_plan *plan) MPP_CHECKED;
+
+/* The cost in picoseconds of running GROUP once under SPLIT, and of its internal collectives. */
+int64_t mpp_price_group(const struct mpp_graph *graph, const struct mpp_cluster *cluster, const struct mpp_mesh *mesh,
+                        const struct mpp_group *group, struct mpp_split split, int64_t *out_internal_ps);
+
+/* plan.json (docs/plan.md). Write to PATH; read from PATH and check against GRAPH (decisions only; derive after). */
+enum mpp_status mpp_plan_write_json(struct mpp_diag *diag, const struct mpp_graph *graph,
+                                    const struct mpp_cluster *cluster, const struct mpp_plan *plan,
+                                    const char *path) MPP_CHECKED;
+enum mpp_status mpp_plan_read_json(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
+                                   const struct mpp_cluster *cluster, const char *path,
+                                   struct mpp_plan **out) MPP_CHECKED;
+
+#endif

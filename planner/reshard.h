@@ -1,0 +1,47 @@
+/* reshard.h - from one sharding of a tensor to another: the cheapest sequence of collectives.
+ *
+ *     struct mpp_reshard_step steps[MPP_RESHARD_MAX_STEPS];
+ *     int64_t cost_ps;
+ *     int n = mpp_reshard_path(&env, tensor, from, to, steps, &cost_ps);   // -1: impossible
+ *
+ * Found by Dijkstra over the shardings of the tensor, whose edges are single collectives over sets of axes.
+ * Blocks are nested in axis order, so only the innermost axes of a dimension can be gathered or cut. */
+#ifndef MPP_RESHARD_H
+#define MPP_RESHARD_H
+
+#include <stdint.h>
+
+#include "costmodel/costmodel.h"
+#include "ir/graph.h"
+#include "ir/rule.h"
+
+#define MPP_RESHARD_MAX_STEPS 8
+
+enum mpp_step_kind {
+    MPP_STEP_ALL_REDUCE,          /* partial over mask -> whole */
+    MPP_STEP_REDUCE_SCATTER,      /* partial over mask -> split at dim */
+    MPP_STEP_ALL_GATHER,          /* split at dim over mask -> whole */
+    MPP_STEP_ALL_TO_ALL,          /* split at dim over mask -> split at to_dim */
+    MPP_STEP_SLICE,               /* whole over mask -> split at dim; local */
+    MPP_STEP_TO_PARTIAL,          /* whole over mask -> partial; local */
+};
+
+struct mpp_reshard_step {
+    enum mpp_step_kind kind;
+    unsigned mask;
+    int dim, to_dim;
+    struct mpp_sharding from, to;
+    int64_t bytes;                /* of the larger side per device: what the cost model is asked */
+    int64_t cost_ps;
+};
+
+/* "all-reduce", "reduce-scatter", ... */
+const char *mpp_step_name(enum mpp_step_kind kind);
+
+/* The steps from FROM to TO (at most MPP_RESHARD_MAX_STEPS) of tensor T on MESH of CLUSTER; *OUT_COST_PS their cost.
+ * Returns how many; 0 when equal; -1 when there is no way. i32 tensors cannot be partial. Deterministic. */
+int mpp_reshard_path(const struct mpp_cluster *cluster, const struct mpp_mesh *mesh, const struct mpp_gtensor *t,
+                     struct mpp_sharding from, struct mpp_sharding to, struct mpp_reshard_step *out_steps,
+                     int64_t *out_cost_ps);
+
+#endif
