@@ -47,9 +47,10 @@ struct mpp_space {
 struct mpp_transport; /* threads or MPI */
 
 struct mpp_hyper {
-    float lr, beta1, beta2, epsilon, momentum; /* lr: of this step, after the schedule */
+    double lr, beta1, beta2, epsilon, momentum; /* lr: of this step, after the schedule; double, for the
+                                                 * digits of 1 - beta2 */
     bool nesterov;
-    float clip_norm;                           /* 0: none */
+    double clip_norm;                          /* 0: none */
 };
 
 struct mpp_rank {

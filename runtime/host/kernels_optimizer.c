@@ -1,0 +1,78 @@
+/* Gradient norm, clipping, AdamW and SGD. */
+#include "kernels_internal.h"
+
+void mpp_square_sum(struct mpp_rank *r, const struct mpp_space *space, const float *x, float *sum)
+{
+    (void)r;
+    /* Trailing dimensions without padding form one contiguous run. */
+    struct mpp_space outer = *space;
+    int64_t run = 1, stride = 1;
+    while (outer.n_dims > 0) {
+        int d = --outer.n_dims;
+        run = stride * outer.valid[d];
+        stride *= outer.padded[d];
+        if (run != stride)
+            break;
+    }
+    struct mpp_row_walk walk = mpp_rows_begin(&outer);
+    int64_t rows[MPP_ROW_BLOCK], n;
+    double total = 0;
+    while ((n = mpp_rows_take(&walk, rows, MPP_ROW_BLOCK)) > 0)
+        for (int64_t i = 0; i < n; i++)
+            total += mpp_row_dot(x + rows[i] * stride, x + rows[i] * stride, run);
+    *sum = (float)total;
+}
+
+void mpp_clip_scale(struct mpp_rank *r, const float *square_sum, float *norm, float *scale)
+{
+    double n = sqrt((double)*square_sum), limit = r->hyper.clip_norm;
+    *scale = limit > 0 && n > limit ? (float)(limit / n) : 1.0f;
+    if (norm)
+        *norm = (float)n;
+}
+
+void mpp_adamw(struct mpp_rank *r, int64_t count, float weight_decay, const float *grad_scale, const float *grad,
+               float *param, float *m, float *v)
+{
+    const struct mpp_hyper *h = &r->hyper;
+    double correct1 = 1 - pow(h->beta1, (double)r->step), correct2 = 1 - pow(h->beta2, (double)r->step);
+    float scale = grad_scale ? *grad_scale : 1.0f;
+    float decay = (float)(h->lr * weight_decay), epsilon = (float)h->epsilon;
+    float keep1 = (float)h->beta1, take1 = (float)(1 - h->beta1);
+    float keep2 = (float)h->beta2, take2 = (float)(1 - h->beta2);
+    /* lr (m / c1) / (sqrt(v / c2) + eps) */
+    float step = (float)(h->lr / correct1), root = (float)(1 / sqrt(correct2));
+    MPP_IVDEP
+    for (int64_t i = 0; i < count; i++) {
+        float g = grad[i] * scale, w = param[i];
+        float m1 = MPP_FMAF(keep1, m[i], take1 * g);
+        float v1 = MPP_FMAF(keep2, v[i], take2 * g * g);
+        m[i] = m1;
+        v[i] = v1;
+        float update = step * m1 / MPP_FMAF(sqrtf(v1), root, epsilon);
+        param[i] = w - MPP_FMAF(decay, w, update);
+    }
+}
+
+void mpp_sgd(struct mpp_rank *r, int64_t count, float weight_decay, const float *grad_scale, const float *grad,
+             float *param, float *velocity)
+{
+    const struct mpp_hyper *h = &r->hyper;
+    float scale = grad_scale ? *grad_scale : 1.0f;
+    float lr = (float)h->lr, momentum = (float)h->momentum;
+    if (!velocity) {
+        MPP_IVDEP
+        for (int64_t i = 0; i < count; i++)
+            param[i] -= lr * MPP_FMAF(weight_decay, param[i], grad[i] * scale);
+        return;
+    }
+    float keep = r->step == 1 ? 0.0f : momentum; /* v = g at step 1 */
+    float along = h->nesterov ? momentum : 1.0f, direct = h->nesterov ? 1.0f : 0.0f;
+    MPP_IVDEP
+    for (int64_t i = 0; i < count; i++) {
+        float g = MPP_FMAF(weight_decay, param[i], grad[i] * scale);
+        float v1 = MPP_FMAF(keep, velocity[i], g);
+        velocity[i] = v1;
+        param[i] -= lr * MPP_FMAF(along, v1, direct * g);
+    }
+}
