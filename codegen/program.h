@@ -5,7 +5,8 @@
  *     MPP_TRY(mpp_emit(arena, diag, graph, cluster, plan, p, "plan/"));
  *
  * Repeated layers that are planned alike are rolled: their instructions stand once, in a loop over layers, and
- * their buffers stand once, with a rule for the address in iteration i. */
+ * their buffers stand once, with a rule for the address in iteration i. STEP all-reduce works in place: where its
+ * in and out are different memory the bytes are copied first. */
 #ifndef MPP_PROGRAM_H
 #define MPP_PROGRAM_H
 
@@ -22,7 +23,13 @@ enum mpp_buffer_address {
     MPP_ADDR_FIXED,               /* offset (not layered, or a transient shared by all layers) */
     MPP_ADDR_STRIDED,             /* offset + (i - first) * stride */
     MPP_ADDR_PINGPONG,            /* offset + ((i - first) & 1) * stride */
-    MPP_ADDR_CARRIED,             /* made by the iteration before, or before the loop: not memory of its own */
+    MPP_ADDR_CARRIED,             /* another layer's buffer, or one from outside the loop: no memory of its own */
+};
+
+/* A buffer seen from an instruction: LAYER -1 inside a loop body (this iteration) or for plain buffers;
+ * else the buffer of that layer (absolute index). */
+struct mpp_bufref {
+    int buffer, layer;
 };
 
 struct mpp_buffer {
@@ -39,22 +46,16 @@ struct mpp_buffer {
     enum mpp_buffer_address address;
     int64_t offset, stride;       /* in the arena */
     int alias;                    /* buffer whose memory this is (reshape, in place); -1 */
-    /* CARRIED: in the first executed iteration it is `carry_in`; later it is `carry_from` (a buffer of the class)
-     * of the iteration executed before. */
-    struct mpp_bufref *carry_in;
-    int carry_from;
-};
-
-/* A buffer seen from an instruction: LAYER -1 inside a loop body (this iteration) or for plain buffers;
- * else the buffer of that layer (absolute index). */
-struct mpp_bufref {
-    int buffer, layer;
+    /* CARRIED: layer i of the class sees buffer `carry_from` (of the same class) of layer i + carry_step, where
+     * carry_step is -1 or +1; the layer at that end of the class (the first for -1, the last for +1) sees `carry_in`. */
+    struct mpp_bufref carry_in;
+    int carry_from, carry_step;
 };
 
 enum mpp_instr_kind {
     MPP_INSTR_COMPUTE,            /* run a group */
     MPP_INSTR_STEP,               /* one step of a copy */
-    MPP_INSTR_ACCUMULATE,         /* out = (later micro-batch ? out : 0) + in[0]: no kernel of its own in the graph */
+    MPP_INSTR_ACCUMULATE,         /* out[0] = or += in[0], by mode[0] */
     MPP_INSTR_ADD_SCALAR,         /* out[0] += in[0], one float */
     MPP_INSTR_ZERO,               /* out[0] = 0 */
 };
@@ -69,11 +70,12 @@ struct mpp_instr {
     struct mpp_bufref *in, *out;  /* COMPUTE: in the order of the group's in and out; a left-out one: buffer -1 */
     enum mpp_write_mode *mode;    /* [n_out] */
     const struct mpp_reshard_step *step; /* STEP */
-    const char *reason;           /* STEP: why; also for internal collectives */
-    bool gradient;                /* UPDATE phase: part of reduce_gradients */
+    const char *reason;           /* STEP: why */
+    bool gradient;                /* UPDATE phase: part of reduce_gradients; these come first in their section */
+    bool once;                    /* FORWARD: runs in the step's first micro-batch only (kept parameters) */
+    int64_t stream_step;          /* COMPUTE in a loop: what the `stream` attribute grows by from layer to layer */
 };
 
-struct mpp_item_list;
 /* A sequence of instructions and loops over the layers of a class. */
 struct mpp_pitem {
     bool loop;

@@ -33,7 +33,7 @@ struct mpp_copy {
 };
 
 /* A collective as the report and plan.json list it: of a copy's step, or internal to a group. */
-struct mpp_collective {
+struct mpp_comm {
     const char *kind;             /* "all-reduce", ... */
     unsigned mask;
     int64_t bytes;                /* of the larger side, per device, one execution */
@@ -65,7 +65,7 @@ struct mpp_stage {
     int n_copies;
     struct mpp_copy *copies;      /* ordered by first_group */
     int n_collectives;
-    struct mpp_collective *collectives;
+    struct mpp_comm *collectives;
     struct mpp_memory memory;
     struct mpp_prediction predicted;
 };
