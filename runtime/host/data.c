@@ -1,0 +1,392 @@
+/* data.c - the sources of samples. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "data.h"
+#include "npy.h"
+#include "random.h"
+#include "tensors.h"
+#include "tokens.h"
+
+enum source { SOURCE_TOKENS, SOURCE_NPY, SOURCE_SYNTHETIC };
+
+struct array {
+    struct mpp_npy npy;
+    char *path;
+    int64_t n;       /* batches or samples it holds */
+    bool by_batch;
+    int64_t per_sample;
+};
+
+struct mpp_data {
+    enum source source;
+    const struct mpp_program *program;
+    uint64_t seed;
+    struct mpp_tokens *tokens;
+    struct array *arrays; /* per input */
+    int64_t vocabulary;   /* synthetic token ids lie below */
+};
+
+/* A stretch of one sample of one input. */
+struct stretch {
+    int input;
+    uint64_t sample;        /* global, of the whole training */
+    int64_t step, in_step;  /* the step's index and the sample's place in it */
+    int64_t position, count;
+};
+
+static const struct mpp_tensor *tensor_of(const struct mpp_data *d, int input)
+{
+    return &d->program->tensors[d->program->inputs[input].tensor];
+}
+
+static bool is_token_role(enum mpp_role role)
+{
+    return role == MPP_ROLE_TOKENS || role == MPP_ROLE_NEXT_TOKENS || role == MPP_ROLE_MASKED_TOKENS ||
+           role == MPP_ROLE_MASKED_LABELS;
+}
+
+/* Elements of a sample (of the whole input where it has no batch dimension). */
+static int64_t sample_size(const struct mpp_data *d, int input)
+{
+    const struct mpp_tensor *t = tensor_of(d, input);
+    int64_t n = 1;
+    for (int i = d->program->inputs[input].batched ? 1 : 0; i < t->n_dims; i++)
+        n *= t->dims[i];
+    return n;
+}
+
+/* ---- filling: each writes COUNT elements at OUT ------------------------------------------------------ */
+
+/* A token id, already checked to fit where it must. */
+static int refuse_id(const struct mpp_data *d, const struct mpp_input *in, const char *what, int64_t at,
+                     int64_t value, struct mpp_error *error)
+{
+    return mpp_error_set(error, MPP_EXIT_INPUT, "%s: element %lld is %lld, but input \"%s\" takes 0 to %lld", what,
+                         (long long)at, (long long)value, d->program->tensors[in->tensor].name,
+                         (long long)in->limit - 1);
+}
+
+/* COUNT tokens of a sample from POSITION on, below LIMIT. */
+static int read_tokens(const struct mpp_data *d, const struct mpp_input *in, const struct stretch *s,
+                       int64_t position, uint32_t *out, struct mpp_error *error)
+{
+    if (d->source == SOURCE_SYNTHETIC) {
+        uint32_t block[4];
+        for (int64_t i = 0; i < s->count; i++) {
+            int64_t at = position + i;
+            if (i == 0 || at % 4 == 0)
+                mpp_random_block(d->seed, MPP_STREAM_SYNTHETIC, (uint64_t)at / 4, s->sample, block);
+            out[i] = (uint32_t)((uint64_t)block[at % 4] * (uint64_t)d->vocabulary >> 32);
+        }
+        return MPP_EXIT_OK;
+    }
+    struct mpp_window window = mpp_tokens_window(d->tokens, d->seed, s->sample);
+    mpp_tokens_read(d->tokens, window, position, s->count, out);
+    for (int64_t i = 0; i < s->count; i++)
+        if ((in->limit > 0 && out[i] >= in->limit) || out[i] > INT32_MAX)
+            return refuse_id(d, in, mpp_tokens_path(d->tokens, window.shard), window.start + position + i, out[i],
+                             error);
+    return MPP_EXIT_OK;
+}
+
+/* BERT's masking (Devlin et al. 2019): which tokens, and what stands for them, by (position, sample). */
+static void mask_tokens(const struct mpp_data *d, const struct mpp_input *in, const struct stretch *s,
+                        uint32_t *tokens, int32_t *out)
+{
+    const struct mpp_program *p = d->program;
+    for (int64_t i = 0; i < s->count; i++) {
+        uint32_t random[4];
+        mpp_random_block(d->seed, MPP_STREAM_MASK, (uint64_t)(s->position + i), s->sample, random);
+        bool chosen = mpp_random_unit(random[0]) < p->mask_share;
+        out[i] = (int32_t)tokens[i];
+        if (in->role == MPP_ROLE_MASKED_LABELS) {
+            if (!chosen)
+                out[i] = (int32_t)p->ignore_index;
+        } else if (chosen) {
+            float kind = mpp_random_unit(random[1]);
+            if (kind < 0.8f)
+                out[i] = (int32_t)p->mask_id;
+            else if (kind < 0.9f && in->limit > 0)
+                out[i] = (int32_t)((uint64_t)random[2] * (uint64_t)in->limit >> 32);
+        }
+    }
+}
+
+#define TOKENS_AT_ONCE 512
+
+static int fill_tokens(const struct mpp_data *d, struct stretch s, int32_t *out, struct mpp_error *error)
+{
+    const struct mpp_input *in = &d->program->inputs[s.input];
+    uint32_t tokens[TOKENS_AT_ONCE];
+    int64_t total = s.count;
+    for (int64_t done = 0; done < total; done += s.count) {
+        s.count = total - done < TOKENS_AT_ONCE ? total - done : TOKENS_AT_ONCE;
+        int code = read_tokens(d, in, &s, s.position + (in->role == MPP_ROLE_NEXT_TOKENS), tokens, error);
+        if (code != MPP_EXIT_OK)
+            return code;
+        if (in->role == MPP_ROLE_MASKED_TOKENS || in->role == MPP_ROLE_MASKED_LABELS)
+            mask_tokens(d, in, &s, tokens, out + done);
+        else
+            for (int64_t i = 0; i < s.count; i++)
+                out[done + i] = (int32_t)tokens[i];
+        s.position += s.count;
+    }
+    return MPP_EXIT_OK;
+}
+
+static int fill_array(const struct mpp_data *d, const struct stretch *s, void *out, struct mpp_error *error)
+{
+    const struct mpp_input *in = &d->program->inputs[s->input];
+    const struct array *a = &d->arrays[s->input];
+    int64_t which = (int64_t)(s->sample % (uint64_t)a->n);
+    if (a->by_batch)
+        which = s->step % a->n * (in->batched ? d->program->batch : 1) + s->in_step;
+    int64_t first = which * a->per_sample + s->position;
+    if (tensor_of(d, s->input)->type == MPP_TYPE_F32) {
+        mpp_npy_read_f32(&a->npy, first, s->count, out);
+        return MPP_EXIT_OK;
+    }
+    int32_t *ids = out;
+    for (int64_t i = 0; i < s->count; i++) {
+        int64_t x = mpp_npy_integer(&a->npy, first + i);
+        bool valid = x >= INT32_MIN && x <= INT32_MAX;
+        if (in->limit > 0)
+            valid = (x >= 0 && x < in->limit) || x == in->also_valid;
+        if (!valid)
+            return refuse_id(d, in, a->path, first + i, x, error);
+        ids[i] = (int32_t)x;
+    }
+    return MPP_EXIT_OK;
+}
+
+static void fill_random(const struct mpp_data *d, const struct stretch *s, void *out)
+{
+    const struct mpp_input *in = &d->program->inputs[s->input];
+    uint64_t limit = in->limit > 0 ? (uint64_t)in->limit : 2;
+    uint32_t block[4];
+    for (int64_t i = 0; i < s->count; i++) {
+        int64_t at = s->position + i;
+        if (i == 0 || at % 4 == 0)
+            mpp_random_block(d->seed, MPP_STREAM_SYNTHETIC + 1 + (uint32_t)s->input, (uint64_t)at / 4, s->sample, block);
+        if (tensor_of(d, s->input)->type == MPP_TYPE_F32) {
+            float pair[2];
+            mpp_random_normal(block[at % 4 / 2 * 2], block[at % 4 / 2 * 2 + 1], &pair[0], &pair[1]);
+            ((float *)out)[i] = pair[at % 2];
+        } else {
+            ((int32_t *)out)[i] = (int32_t)((uint64_t)block[at % 4] * limit >> 32);
+        }
+    }
+}
+
+static void fill_constant(const struct mpp_data *d, const struct stretch *s, int value, void *out)
+{
+    for (int64_t i = 0; i < s->count; i++) {
+        if (tensor_of(d, s->input)->type == MPP_TYPE_F32)
+            ((float *)out)[i] = (float)value;
+        else
+            ((int32_t *)out)[i] = value;
+    }
+}
+
+static int fill_stretch(const struct mpp_data *d, const struct stretch *s, void *out, struct mpp_error *error)
+{
+    enum mpp_role role = d->program->inputs[s->input].role;
+    if (d->source == SOURCE_NPY && d->arrays[s->input].npy.data != NULL)
+        return fill_array(d, s, out, error);
+    if (role == MPP_ROLE_ZEROS || role == MPP_ROLE_ONES)
+        fill_constant(d, s, role == MPP_ROLE_ONES, out);
+    else if (is_token_role(role))
+        return fill_tokens(d, *s, out, error);
+    else
+        fill_random(d, s, out);
+    return MPP_EXIT_OK;
+}
+
+int mpp_data_fill(const struct mpp_data *data, const struct mpp_rank *r, int64_t step, int micro_batch, int input,
+                  void *local, struct mpp_error *error)
+{
+    const struct mpp_program *p = data->program;
+    struct mpp_block block = mpp_block_of(r, tensor_of(data, input));
+    int64_t first = 0, n_samples = 1;
+    if (p->inputs[input].batched) { /* walk sample by sample; the block is then one sample's */
+        first = micro_batch * (p->batch / p->micro_batches) + block.dim[0].offset;
+        n_samples = block.dim[0].valid;
+        if (block.dim[0].padded > 0)
+            block.padded_count /= block.dim[0].padded;
+        block.n_dims--;
+        memmove(block.dim, block.dim + 1, (size_t)block.n_dims * sizeof block.dim[0]);
+    }
+    for (int64_t i = 0; i < n_samples; i++) {
+        struct stretch s = {.input = input, .step = step, .in_step = first + i};
+        if (p->inputs[input].batched)
+            s.sample = (uint64_t)(step * p->batch + first + i);
+        struct mpp_run run = {0};
+        while (mpp_block_next(&block, &run)) {
+            s.position = run.global;
+            s.count = run.count;
+            int code = fill_stretch(data, &s, (char *)local + 4 * (i * block.padded_count + run.local), error);
+            if (code != MPP_EXIT_OK)
+                return code;
+        }
+    }
+    return MPP_EXIT_OK;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+/* Token streams fill the inputs that have a role; the windows cover the longest. */
+static int check_roles(struct mpp_data *d, bool text, const char *path, struct mpp_error *error)
+{
+    int64_t length = 0;
+    for (int i = 0; i < d->program->n_inputs; i++) {
+        const struct mpp_input *in = &d->program->inputs[i];
+        const char *name = tensor_of(d, i)->name;
+        if (in->role == MPP_ROLE_NONE)
+            return mpp_error_set(error, MPP_EXIT_INPUT, "a token stream cannot fill input \"%s\"; use npy:DIR or synthetic",
+                                 name);
+        if (!is_token_role(in->role))
+            continue;
+        if (tensor_of(d, i)->type != MPP_TYPE_I32)
+            return mpp_error_set(error, MPP_EXIT_INPUT, "a token stream cannot fill input \"%s\", which holds floats", name);
+        if (text && in->limit > 0 && in->limit < 256)
+            return mpp_error_set(error, MPP_EXIT_INPUT,
+                                 "%s: text takes a vocabulary of at least 256, but input \"%s\" has %lld", path, name,
+                                 (long long)in->limit);
+        int64_t needs = sample_size(d, i) + (in->role == MPP_ROLE_NEXT_TOKENS);
+        length = needs > length ? needs : length;
+    }
+    if (length == 0)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "the model has no input of tokens; use npy:DIR or synthetic");
+    return mpp_tokens_set_window(d->tokens, length, error);
+}
+
+/* Shape of the array against the input's: the same, or with leading counts. */
+static int check_array(const struct mpp_data *d, int input, struct array *a, struct mpp_error *error)
+{
+    const struct mpp_tensor *t = tensor_of(d, input);
+    bool batched = d->program->inputs[input].batched;
+    int64_t dims[MPP_MAX_DIMS];
+    memcpy(dims, t->dims, sizeof dims);
+    if (batched)
+        dims[0] = d->program->batch;
+    int extra = a->npy.n_dims - t->n_dims;
+    a->by_batch = extra == 1 || !batched;
+    a->n = extra == 1 || batched ? a->npy.dims[0] : 1;
+    a->per_sample = sample_size(d, input);
+    bool fits = (extra == 0 || extra == 1) && a->n > 0;
+    for (int i = 0; fits && i < t->n_dims; i++)
+        if (i > 0 || extra == 1 || !batched) /* the first dimension of an array of samples is free */
+            fits = a->npy.dims[i + extra] == dims[i];
+    if (!fits) {
+        char want[160], has[160];
+        mpp_shape_print(t->n_dims, dims, want, sizeof want);
+        mpp_shape_print(a->npy.n_dims, a->npy.dims, has, sizeof has);
+        return mpp_error_set(error, MPP_EXIT_INPUT,
+                             "%s: its shape is %s, but input \"%s\" takes %s, or that with one dimension in front%s",
+                             a->path, has, t->name, want, batched ? ", or any number of samples" : "");
+    }
+    if (mpp_npy_is_float(&a->npy) != (t->type == MPP_TYPE_F32))
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: its dtype is %s, but input \"%s\" takes %s", a->path,
+                             mpp_npy_type_name(&a->npy), t->name,
+                             t->type == MPP_TYPE_F32 ? "<f4, <f2 or <f8" : "<i4 or <i8");
+    return MPP_EXIT_OK;
+}
+
+static int open_arrays(struct mpp_data *d, const char *dir, struct mpp_error *error)
+{
+    struct stat st;
+    d->arrays = calloc((size_t)d->program->n_inputs + 1, sizeof *d->arrays);
+    if (d->arrays == NULL)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+    if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode))
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: no such folder", dir);
+    for (int i = 0; i < d->program->n_inputs; i++) {
+        struct array *a = &d->arrays[i];
+        enum mpp_role role = d->program->inputs[i].role;
+        if (asprintf(&a->path, "%s/%s.npy", dir, tensor_of(d, i)->name) < 0) {
+            a->path = NULL;
+            return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+        }
+        if ((role == MPP_ROLE_ZEROS || role == MPP_ROLE_ONES) && stat(a->path, &st) != 0)
+            continue;
+        int code = mpp_npy_open(a->path, &a->npy, error);
+        if (code == MPP_EXIT_OK)
+            code = check_array(d, i, a, error);
+        if (code != MPP_EXIT_OK)
+            return code;
+    }
+    return MPP_EXIT_OK;
+}
+
+static const char *after(const char *text, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    return strncmp(text, prefix, n) == 0 ? text + n : NULL;
+}
+
+static int open_source(struct mpp_data *d, const char *spec, struct mpp_error *error)
+{
+    const char *path;
+    int code;
+    if ((path = after(spec, "text:")) != NULL) {
+        code = mpp_tokens_open_text(path, &d->tokens, error);
+        return code != MPP_EXIT_OK ? code : check_roles(d, true, path, error);
+    }
+    if ((path = after(spec, "tokens:")) != NULL) {
+        code = mpp_tokens_open_glob(path, &d->tokens, error);
+        return code != MPP_EXIT_OK ? code : check_roles(d, false, path, error);
+    }
+    if ((path = after(spec, "npy:")) != NULL) {
+        d->source = SOURCE_NPY;
+        return open_arrays(d, path, error);
+    }
+    if (strcmp(spec, "synthetic") == 0) {
+        d->source = SOURCE_SYNTHETIC;
+        return MPP_EXIT_OK;
+    }
+    static const char *const kinds[] = {"text", "tokens", "npy", "synthetic"};
+    char kind[32], hint[64];
+    snprintf(kind, sizeof kind, "%.*s", (int)strcspn(spec, ":"), spec);
+    mpp_error_hint(kind, kinds, 4, hint, sizeof hint);
+    return mpp_error_set(error, MPP_EXIT_INPUT,
+                         "--data \"%s\" is none of text:FILE, tokens:GLOB, npy:DIR, synthetic%s", spec, hint);
+}
+
+int mpp_data_open(const char *spec, const struct mpp_program *program, uint64_t seed, struct mpp_data **data_out,
+                  struct mpp_error *error)
+{
+    struct mpp_data *d = calloc(1, sizeof *d);
+    if (d == NULL)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+    d->program = program;
+    d->seed = seed;
+    for (int i = 0; i < program->n_inputs; i++) {
+        int64_t limit = program->inputs[i].limit;
+        if (is_token_role(program->inputs[i].role) && limit > 0 && (d->vocabulary == 0 || limit < d->vocabulary))
+            d->vocabulary = limit;
+    }
+    if (d->vocabulary == 0)
+        d->vocabulary = 256;
+    int code = open_source(d, spec, error);
+    if (code != MPP_EXIT_OK)
+        mpp_data_close(d);
+    else
+        *data_out = d;
+    return code;
+}
+
+void mpp_data_close(struct mpp_data *data)
+{
+    if (data == NULL)
+        return;
+    mpp_tokens_close(data->tokens);
+    for (int i = 0; data->arrays != NULL && i < data->program->n_inputs; i++) {
+        mpp_npy_close(&data->arrays[i].npy);
+        free(data->arrays[i].path);
+    }
+    free(data->arrays);
+    free(data);
+}

@@ -1,0 +1,31 @@
+/* feed.h - one rank's inputs, read ahead: while a step runs, a thread prepares the next.
+ *
+ *     struct mpp_feed *f;
+ *     int code = mpp_feed_start(r, data, first_step, last_step, &f, &error);
+ *     for each step:
+ *         code = mpp_feed_wait(f, step, &error);        // the step's inputs are there, or why not
+ *         mpp_feed_place(f, r, micro_batch);            // into the arena, any number of times
+ *         mpp_feed_release(f);
+ *     mpp_feed_stop(f); */
+#ifndef MPP_FEED_H
+#define MPP_FEED_H
+
+#include <stdint.h>
+
+#include "data.h"
+
+struct mpp_feed;
+
+/* Prepare steps FIRST .. LAST - 1 (indices from 0). R and DATA outlive the feed. */
+int mpp_feed_start(const struct mpp_rank *r, const struct mpp_data *data, int64_t first, int64_t last,
+                   struct mpp_feed **feed_out, struct mpp_error *error) MPP_RT_CHECKED;
+void mpp_feed_stop(struct mpp_feed *feed);
+
+int mpp_feed_wait(struct mpp_feed *feed, int64_t step, struct mpp_error *error) MPP_RT_CHECKED;
+void mpp_feed_place(const struct mpp_feed *feed, struct mpp_rank *r, int micro_batch);
+void mpp_feed_release(struct mpp_feed *feed);
+
+/* Host bytes the read-ahead takes. */
+int64_t mpp_feed_bytes(const struct mpp_feed *feed);
+
+#endif

@@ -1,0 +1,176 @@
+/* tokens.c - token shards and text files. */
+#include <glob.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mapped.h"
+#include "random.h"
+#include "tokens.h"
+
+#define MAGIC_U16 20240520
+#define MAGIC_U32 20240801
+#define HEADER_BYTES 1024
+
+struct shard {
+    char *path;
+    struct mpp_mapped mapped;
+    const unsigned char *data;
+    int width; /* bytes of a token */
+    int64_t count;
+    int64_t first_place; /* places where a window may start, in the shards before */
+};
+
+struct mpp_tokens {
+    int n;
+    struct shard *shards;
+    int64_t count, places;
+};
+
+static struct mpp_tokens *tokens_new(int n)
+{
+    struct mpp_tokens *t = calloc(1, sizeof *t);
+    if (t == NULL)
+        return NULL;
+    t->shards = calloc((size_t)n + 1, sizeof *t->shards);
+    if (t->shards == NULL) {
+        free(t);
+        return NULL;
+    }
+    return t;
+}
+
+/* Opens as the next shard. */
+static int shard_open(struct mpp_tokens *t, const char *path, bool text, struct mpp_error *error)
+{
+    struct shard *s = &t->shards[t->n];
+    s->path = strdup(path);
+    if (s->path == NULL)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+    t->n++;
+    int code = mpp_mapped_open(path, &s->mapped, error);
+    if (code != MPP_EXIT_OK)
+        return code;
+    int64_t bytes = s->mapped.n_bytes, header = 0;
+    uint32_t magic = !text && bytes >= HEADER_BYTES ? mpp_read_u32(s->mapped.bytes) : 0;
+    s->width = text ? 1 : magic == MAGIC_U32 ? 4 : 2;
+    s->count = bytes / s->width;
+    if (magic == MAGIC_U16 || magic == MAGIC_U32) {
+        uint32_t version = mpp_read_u32(s->mapped.bytes + 4);
+        header = HEADER_BYTES;
+        s->count = mpp_read_u32(s->mapped.bytes + 8);
+        /* llm.c writes version 7 beside its u32 magic */
+        if (version != 1 && !(magic == MAGIC_U32 && version == 7))
+            return mpp_error_set(error, MPP_EXIT_INPUT, "%s: token shard of version %u; version 1 is supported", path,
+                                 version);
+    }
+    if (header + s->count * s->width != bytes) {
+        if (header > 0)
+            return mpp_error_set(error, MPP_EXIT_INPUT, "%s: its header counts %lld tokens, but it holds %lld bytes",
+                                 path, (long long)s->count, (long long)bytes);
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: a raw token shard of an odd number of bytes (%lld)", path,
+                             (long long)bytes);
+    }
+    s->data = s->mapped.bytes + header;
+    t->count += s->count;
+    return MPP_EXIT_OK;
+}
+
+int mpp_tokens_open_text(const char *path, struct mpp_tokens **tokens_out, struct mpp_error *error)
+{
+    struct mpp_tokens *t = tokens_new(1);
+    if (t == NULL)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+    int code = shard_open(t, path, true, error);
+    if (code != MPP_EXIT_OK)
+        mpp_tokens_close(t);
+    else
+        *tokens_out = t;
+    return code;
+}
+
+int mpp_tokens_open_glob(const char *pattern, struct mpp_tokens **tokens_out, struct mpp_error *error)
+{
+    glob_t found;
+    int rc = glob(pattern, 0, NULL, &found);
+    if (rc != 0)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: %s", pattern,
+                             rc == GLOB_NOMATCH ? "no such file" : "cannot be listed");
+    struct mpp_tokens *t = tokens_new((int)found.gl_pathc);
+    int code = t != NULL ? MPP_EXIT_OK : mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+    for (size_t i = 0; code == MPP_EXIT_OK && i < found.gl_pathc; i++)
+        code = shard_open(t, found.gl_pathv[i], false, error);
+    globfree(&found);
+    if (code != MPP_EXIT_OK)
+        mpp_tokens_close(t);
+    else
+        *tokens_out = t;
+    return code;
+}
+
+void mpp_tokens_close(struct mpp_tokens *tokens)
+{
+    if (tokens == NULL)
+        return;
+    for (int i = 0; i < tokens->n; i++) {
+        mpp_mapped_close(&tokens->shards[i].mapped);
+        free(tokens->shards[i].path);
+    }
+    free(tokens->shards);
+    free(tokens);
+}
+
+int64_t mpp_tokens_count(const struct mpp_tokens *tokens)
+{
+    return tokens->count;
+}
+
+int mpp_tokens_set_window(struct mpp_tokens *tokens, int64_t length, struct mpp_error *error)
+{
+    tokens->places = 0;
+    for (int i = 0; i < tokens->n; i++) {
+        struct shard *s = &tokens->shards[i];
+        s->first_place = tokens->places;
+        if (s->count >= length)
+            tokens->places += s->count - length + 1;
+    }
+    if (tokens->places == 0)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: holds %lld tokens, but a sample takes %lld",
+                             tokens->shards[0].path, (long long)tokens->count, (long long)length);
+    return MPP_EXIT_OK;
+}
+
+struct mpp_window mpp_tokens_window(const struct mpp_tokens *tokens, uint64_t seed, uint64_t sample)
+{
+    uint32_t random[4];
+    mpp_random_block(seed, MPP_STREAM_WINDOW, sample, 0, random);
+    uint64_t u = random[0] | (uint64_t)random[1] << 32, n = (uint64_t)tokens->places;
+    /* floor(u n / 2^64), in halves */
+    uint64_t low = (u & 0xffffffffu) * (n & 0xffffffffu), middle = (u >> 32) * (n & 0xffffffffu) + (low >> 32);
+    uint64_t other = (u & 0xffffffffu) * (n >> 32) + (middle & 0xffffffffu);
+    uint64_t place = (u >> 32) * (n >> 32) + (middle >> 32) + (other >> 32);
+
+    int first = 0, last = tokens->n - 1;
+    while (first < last) { /* the last shard whose first place is not past it */
+        int mid = (first + last + 1) / 2;
+        if (tokens->shards[mid].first_place <= (int64_t)place)
+            first = mid;
+        else
+            last = mid - 1;
+    }
+    return (struct mpp_window){first, (int64_t)place - tokens->shards[first].first_place};
+}
+
+void mpp_tokens_read(const struct mpp_tokens *tokens, struct mpp_window window, int64_t position, int64_t count,
+                     uint32_t *out)
+{
+    const struct shard *s = &tokens->shards[window.shard];
+    const unsigned char *at = s->data + (window.start + position) * s->width;
+    for (int64_t i = 0; i < count; i++)
+        out[i] = s->width == 1 ? at[i] : s->width == 2 ? mpp_read_u16(at + 2 * i) : mpp_read_u32(at + 4 * i);
+}
+
+const char *mpp_tokens_path(const struct mpp_tokens *tokens, int shard)
+{
+    return tokens->shards[shard].path;
+}
