@@ -13,10 +13,7 @@
 #include <stdint.h>
 
 #include "ir/op.h"
-
-#define MPP_OP(ID, NAME, CLS, ATTRS, RULE, SHAPE, LINEAR, FLOPS, EXPR, GRAD, REF, EMIT) mpp_ref_fn mpp_ref_##REF;
-#include "ir/ops.def"
-#undef MPP_OP
+#include "ir/op_table.h" /* mpp_ref_<x>, one per ref column of ops.def */
 
 /* ---- helpers of the kernels ---- */
 
