@@ -35,6 +35,16 @@ struct mpp_reshard_step {
     int64_t cost_ps;
 };
 
+/* What all paths on one mesh share: the links that each set of axes sees. */
+struct mpp_reshard_env {
+    const struct mpp_cluster *cluster;
+    const struct mpp_mesh *mesh;
+    struct mpp_groups groups[1 << MPP_MAX_AXES]; /* by mask */
+};
+
+/* Prepare *OUT for MESH laid on CLUSTER from its first device on; both must outlive it. */
+void mpp_reshard_env_init(const struct mpp_cluster *cluster, const struct mpp_mesh *mesh, struct mpp_reshard_env *out);
+
 /* "all-reduce", "reduce-scatter", ... */
 const char *mpp_step_name(enum mpp_step_kind kind);
 
@@ -43,5 +53,17 @@ const char *mpp_step_name(enum mpp_step_kind kind);
 int mpp_reshard_path(const struct mpp_cluster *cluster, const struct mpp_mesh *mesh, const struct mpp_gtensor *t,
                      struct mpp_sharding from, struct mpp_sharding to, struct mpp_reshard_step *out_steps,
                      int64_t *out_cost_ps);
+
+/* The same with what mpp_reshard_env_init prepared. */
+int mpp_reshard_path_in(const struct mpp_reshard_env *env, const struct mpp_gtensor *t, struct mpp_sharding from,
+                        struct mpp_sharding to, struct mpp_reshard_step *out_steps, int64_t *out_cost_ps);
+
+/* Every sharding of a tensor of N_DIMS has a number below mpp_reshard_n_states on the mesh. */
+int mpp_reshard_n_states(const struct mpp_mesh *mesh, int n_dims);
+int mpp_reshard_state(const struct mpp_mesh *mesh, int n_dims, struct mpp_sharding s);
+
+/* The costs of all paths from FROM: OUT_COST_PS [mpp_reshard_n_states], INT64_MAX where there is no way. */
+void mpp_reshard_costs_from(const struct mpp_reshard_env *env, const struct mpp_gtensor *t, struct mpp_sharding from,
+                            int64_t *out_cost_ps);
 
 #endif
