@@ -1,0 +1,578 @@
+/* lower.c - graph + plan -> the flat local program: buffers, kernels, collectives in execution order. */
+#include <assert.h>
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "codegen/lower_internal.h"
+#include "ir/op.h"
+
+enum { ROUND_BYTES = 64 };
+
+struct lower {
+    struct mpp_flat_program *p;
+    const struct mpp_graph *g;
+    const struct mpp_stage *stage;
+    int *home;                    /* [n_tensors] buffer that holds the value as produced; -1: not made yet */
+    struct mpp_sharding *made;    /* [n_tensors] its sharding */
+    int *producer;                /* [n_tensors] group; -1 */
+    int *first_use;               /* [n_tensors + 1] into `use`: the groups that read a tensor, as it is or copied */
+    int *use, *use_operand;       /* in execution order */
+    int *copy_buffer;             /* [n_copies] final buffer */
+    int *direct;                  /* [n_tensors] ACCUM buffer that the producer of this value writes to; -1 */
+    enum mpp_write_mode *direct_mode;
+    int *scalar_sum;              /* [n_tensors] Sum group that adds this scalar up right after it is made; -1 */
+    int *sum_buffer;              /* [n_groups] running total of such a group; -1 */
+};
+
+int mpp_buffer_root(const struct mpp_buffer *buffers, int b)
+{
+    while (buffers[b].alias >= 0)
+        b = buffers[b].alias;
+    return b;
+}
+
+/* A C identifier of a tensor's name without its layer's prefix: "h.3.attn.c_attn:1" -> "attn_c_attn_1". */
+static const char *identifier(struct mpp_arena *arena, const char *name, const char *repeat_name, int index,
+                              const char *suffix)
+{
+    const char *start = name;
+    if (repeat_name && index >= 0) {
+        const char *prefix = mpp_arena_printf(arena, "%s.%d.", repeat_name, index);
+        const char *at = strstr(name, prefix);
+        if (at == name)
+            start = name + strlen(prefix);
+        else if (at)
+            start = mpp_arena_printf(arena, "%.*s%s", (int)(at - name), name, at + strlen(prefix));
+    }
+    char *id = mpp_arena_printf(arena, "%s%s%s", isdigit((unsigned char)start[0]) ? "_" : "", start, suffix);
+    for (char *c = id; *c; c++)
+        if (!isalnum((unsigned char)*c))
+            *c = '_';
+    return id;
+}
+
+static int add_buffer(struct lower *l, mpp_id tensor, struct mpp_sharding s, enum mpp_buffer_kind kind,
+                      const char *repeat_name, int repeat, int index, const char *suffix)
+{
+    struct mpp_flat_program *p = l->p;
+    const struct mpp_gtensor *t = &l->g->tensors[tensor];
+    p->buffers = mpp_arena_grow(p->arena, p->buffers, &p->cap_buffers, (size_t)p->n_buffers + 1, sizeof *p->buffers);
+    size_t cap = p->cap_layers;
+    p->repeat = mpp_arena_grow(p->arena, p->repeat, &cap, (size_t)p->n_buffers + 1, sizeof *p->repeat);
+    p->index = mpp_arena_grow(p->arena, p->index, &p->cap_layers, (size_t)p->n_buffers + 1, sizeof *p->index);
+    struct mpp_buffer *b = &p->buffers[p->n_buffers];
+    *b = (struct mpp_buffer){
+        .name = identifier(p->arena, t->name, repeat_name, index, suffix),
+        .tensor = tensor, .sharding = s, .dtype = t->dtype, .n_dims = t->n_dims, .kind = kind,
+        .cls = -1, .alias = -1, .carry_from = -1, .carry_in = {-1, -1},
+    };
+    int64_t count = 1;
+    for (int d = 0; d < t->n_dims; d++) {
+        b->split[d] = mpp_sharding_mask(s, d);
+        b->padded[d] = mpp_block_padded(&l->stage->mesh, t->dims[d].size, b->split[d]);
+        count *= b->padded[d];
+    }
+    b->bytes = (count * mpp_dtype_bytes(t->dtype) + ROUND_BYTES - 1) / ROUND_BYTES * ROUND_BYTES;
+    if (b->bytes == 0)
+        b->bytes = ROUND_BYTES;
+    p->repeat[p->n_buffers] = repeat;
+    p->index[p->n_buffers] = index;
+    return p->n_buffers++;
+}
+
+static struct mpp_flat *add_flat(struct lower *l, enum mpp_instr_kind kind, enum mpp_phase phase, int repeat, int index,
+                                 int n_in, int n_out)
+{
+    struct mpp_flat_program *p = l->p;
+    p->flats = mpp_arena_grow(p->arena, p->flats, &p->cap_flats, (size_t)p->n_flats + 1, sizeof *p->flats);
+    struct mpp_flat *f = &p->flats[p->n_flats++];
+    *f = (struct mpp_flat){.phase = phase, .repeat = repeat, .index = index};
+    f->instr.kind = kind;
+    f->instr.group = -1;
+    f->instr.n_in = n_in;
+    f->instr.n_out = n_out;
+    f->instr.in = mpp_arena_array(p->arena, n_in, struct mpp_bufref);
+    f->instr.out = mpp_arena_array(p->arena, n_out, struct mpp_bufref);
+    f->instr.mode = mpp_arena_array(p->arena, n_out, enum mpp_write_mode);
+    for (int i = 0; i < n_in; i++)
+        f->instr.in[i] = (struct mpp_bufref){-1, -1};
+    for (int i = 0; i < n_out; i++)
+        f->instr.out[i] = (struct mpp_bufref){-1, -1};
+    return f;
+}
+
+static const struct mpp_gop *first_op(const struct lower *l, int group)
+{
+    return &l->g->ops[l->g->groups[group].ops[0]];
+}
+
+static struct mpp_sharding wanted(const struct lower *l, int group, int operand)
+{
+    return mpp_split_operand(l->g->groups[group].rule, l->stage->split[group], operand);
+}
+
+/* ---- what is known before the walk ---- */
+
+static void note_uses(struct lower *l)
+{
+    const struct mpp_graph *g = l->g;
+    for (int i = 0; i < g->n_groups; i++) {
+        for (int o = 0; o < g->groups[i].n_out; o++)
+            l->producer[g->groups[i].out[o]] = i;
+        for (int o = 0; o < g->groups[i].n_in; o++)
+            if (g->groups[i].in[o] >= 0)
+                l->first_use[g->groups[i].in[o] + 1]++;
+    }
+    for (mpp_id t = 0; t < g->n_tensors; t++)
+        l->first_use[t + 1] += l->first_use[t];
+    int total = l->first_use[g->n_tensors];
+    l->use = mpp_arena_array(l->p->arena, total, int);
+    l->use_operand = mpp_arena_array(l->p->arena, total, int);
+    int *fill = mpp_arena_array(l->p->arena, g->n_tensors, int);
+    for (int i = 0; i < g->n_groups; i++)
+        for (int o = 0; o < g->groups[i].n_in; o++) {
+            mpp_id t = g->groups[i].in[o];
+            if (t < 0)
+                continue;
+            l->use[l->first_use[t] + fill[t]] = i;
+            l->use_operand[l->first_use[t] + fill[t]++] = o;
+        }
+}
+
+static int n_uses(const struct lower *l, mpp_id t)
+{
+    return l->first_use[t + 1] - l->first_use[t];
+}
+
+static bool is_op(const struct lower *l, int group, int kind)
+{
+    return l->g->groups[group].n_ops == 1 && first_op(l, group)->kind == kind;
+}
+
+/* Where a value is only summed over micro-batches, in the form it is made in, by a kernel that can add: write it
+ * straight into the accumulator. */
+static void plan_direct_writes(struct lower *l)
+{
+    const struct mpp_graph *g = l->g;
+    for (int a = 0; a < g->n_groups; a++) {
+        if (!is_op(l, a, MPP_OP_ACCUMULATE))
+            continue;
+        const struct mpp_group *acc = &g->groups[a];
+        int earliest = -1;
+        for (int i = 0; i < acc->n_in; i++) {
+            int p = l->producer[acc->in[i]];
+            if (p >= 0 && (earliest < 0 || p < l->producer[acc->in[earliest]]))
+                earliest = i;
+        }
+        for (int i = 0; i < acc->n_in; i++) {
+            mpp_id t = acc->in[i];
+            int p = l->producer[t];
+            if (p < 0 || n_uses(l, t) != 1 || g->groups[p].phase != acc->phase)
+                continue;
+            int out = 0;
+            while (g->groups[p].out[out] != t)
+                out++;
+            struct mpp_sharding made = mpp_split_operand(g->groups[p].rule, l->stage->split[p], g->groups[p].n_in + out);
+            if (!mpp_sharding_equal(made, wanted(l, a, i)))
+                continue;
+            bool plain = acc->n_in == 1 && l->p->micro_batches == 1;
+            if (!plain && !mpp_emit_can_accumulate(g, &g->groups[p], out))
+                continue;
+            l->direct[t] = acc->out[0];
+            l->direct_mode[t] = plain ? MPP_WRITE : i == earliest ? MPP_WRITE_ADD_LATER : MPP_WRITE_ADD;
+        }
+    }
+}
+
+/* Sums of scalars (the square sums of all gradients) run as additions right after each term. */
+static void plan_scalar_sums(struct lower *l)
+{
+    const struct mpp_graph *g = l->g;
+    for (int s = 0; s < g->n_groups; s++) {
+        const struct mpp_group *sum = &g->groups[s];
+        if (!is_op(l, s, MPP_OP_SUM) || g->tensors[sum->out[0]].n_dims != 0 || sum->phase != MPP_PHASE_UPDATE)
+            continue;
+        bool fits = true;
+        for (int i = 0; i < sum->n_in; i++) {
+            int p = l->producer[sum->in[i]];
+            fits = fits && p >= 0 && n_uses(l, sum->in[i]) == 1 && g->groups[p].phase == sum->phase;
+        }
+        for (int i = 0; fits && i < sum->n_in; i++)
+            l->scalar_sum[sum->in[i]] = s;
+    }
+}
+
+/* ---- copies ---- */
+
+static enum mpp_buffer_kind home_kind(const struct mpp_gtensor *t)
+{
+    return t->role == MPP_ROLE_PARAM ? MPP_BUF_PARAM : t->role == MPP_ROLE_STATE ? MPP_BUF_STATE
+         : t->role == MPP_ROLE_INPUT ? MPP_BUF_INPUT : t->role == MPP_ROLE_ACCUM ? MPP_BUF_ACCUM : MPP_BUF_VALUE;
+}
+
+static const char *step_suffix(enum mpp_step_kind kind)
+{
+    switch (kind) {
+    case MPP_STEP_ALL_REDUCE: return "_sum";
+    case MPP_STEP_REDUCE_SCATTER: return "_sum_shard";
+    case MPP_STEP_ALL_GATHER: return "_whole";
+    case MPP_STEP_ALL_TO_ALL: return "_moved";
+    case MPP_STEP_SLICE: return "_shard";
+    case MPP_STEP_TO_PARTIAL: return "_term";
+    }
+    return "_copy";
+}
+
+/* Does anything read the value as it was made after copy C has begun, at group POS? */
+static bool read_later(const struct lower *l, int c, int pos)
+{
+    mpp_id t = l->stage->copies[c].tensor;
+    for (int u = l->first_use[t]; u < l->first_use[t + 1]; u++)
+        if (l->use[u] >= pos && mpp_sharding_equal(wanted(l, l->use[u], l->use_operand[u]), l->made[t]))
+            return true;
+    for (int d = 0; d < l->stage->n_copies; d++) {
+        const struct mpp_copy *other = &l->stage->copies[d];
+        if (d != c && other->tensor == t && (other->first_group > pos || (other->first_group == pos && d > c)))
+            return true;
+    }
+    return false;
+}
+
+/* Emit the steps of copy C at position POS (a group index) in the layer of that group. TARGET >= 0: the last step
+ * writes that buffer. Returns the buffer that holds the result. */
+static int emit_copy(struct lower *l, int c, int pos, int src, int target, bool gradient)
+{
+    const struct mpp_copy *copy = &l->stage->copies[c];
+    const struct mpp_gop *op = first_op(l, pos);
+    const struct mpp_gtensor *t = &l->g->tensors[copy->tensor];
+    enum mpp_phase phase = copy->store ? MPP_PHASE_UPDATE : l->g->groups[pos].phase;
+    int at = src;
+    for (int i = 0; i < copy->n_steps; i++) {
+        const struct mpp_reshard_step *step = &copy->steps[i];
+        bool last = i + 1 == copy->n_steps;
+        bool own = at != src || t->role == MPP_ROLE_VALUE || (t->role == MPP_ROLE_ACCUM && phase == MPP_PHASE_UPDATE);
+        bool in_place = step->kind == MPP_STEP_ALL_REDUCE && own && !(last && target >= 0)
+                        && (at != src || !read_later(l, c, pos));
+        int to;
+        if (last && target >= 0)
+            to = target;
+        else {
+            to = add_buffer(l, copy->tensor, step->to, MPP_BUF_COPY, op->repeat_name, op->repeat, op->index,
+                            step_suffix(step->kind));
+            if (in_place)
+                l->p->buffers[to].alias = at;
+        }
+        struct mpp_flat *f = add_flat(l, MPP_INSTR_STEP, phase, op->repeat, op->index, 1, 1);
+        f->instr.in[0].buffer = at;
+        f->instr.out[0].buffer = to;
+        f->instr.step = step;
+        f->instr.reason = copy->reason;
+        f->instr.gradient = gradient;
+        f->instr.once = copy->once && !copy->store && phase == MPP_PHASE_FORWARD;
+        at = to;
+    }
+    return at;
+}
+
+static bool is_gradient_copy(const struct lower *l, const struct mpp_copy *c)
+{
+    const struct mpp_gtensor *t = &l->g->tensors[c->tensor];
+    return c->phase == MPP_PHASE_UPDATE && t->role == MPP_ROLE_ACCUM && t->param >= 0 && !c->store;
+}
+
+/* The buffer in which group POS of phase PHASE reads tensor T in sharding S. */
+static int find_buffer(const struct lower *l, mpp_id t, enum mpp_phase phase, struct mpp_sharding s)
+{
+    if (mpp_sharding_equal(l->made[t], s))
+        return l->home[t];
+    for (int c = 0; c < l->stage->n_copies; c++) {
+        const struct mpp_copy *copy = &l->stage->copies[c];
+        if (copy->tensor == t && !copy->store && mpp_sharding_equal(copy->to, s) && l->copy_buffer[c] >= 0
+            && (copy->phase == phase || (copy->once && copy->phase == MPP_PHASE_FORWARD && phase == MPP_PHASE_BACKWARD)))
+            return l->copy_buffer[c];
+    }
+    return -1;
+}
+
+/* ---- groups ---- */
+
+static int resting_buffer(struct lower *l, mpp_id t)
+{
+    if (l->p->resting[t] >= 0)
+        return l->p->resting[t];
+    const struct mpp_gtensor *tensor = &l->g->tensors[t];
+    const char *repeat_name = NULL;
+    int repeat = tensor->repeat, index = tensor->index;
+    if (repeat >= 0)
+        for (int o = 0; o < l->g->n_ops && !repeat_name; o++)
+            if (l->g->ops[o].repeat == repeat)
+                repeat_name = l->g->ops[o].repeat_name;
+    struct mpp_sharding s = l->made[t];
+    int b = add_buffer(l, t, s, home_kind(tensor), repeat_name, repeat, index, "");
+    l->p->resting[t] = b;
+    l->home[t] = b;
+    return b;
+}
+
+static int accum_buffer(struct lower *l, mpp_id acc)
+{
+    if (l->home[acc] >= 0)
+        return l->home[acc];
+    int a = l->producer[acc];
+    const struct mpp_gop *op = first_op(l, a);
+    l->made[acc] = wanted(l, a, l->g->groups[a].n_in);
+    l->home[acc] = add_buffer(l, acc, l->made[acc], MPP_BUF_ACCUM, op->repeat_name, op->repeat, op->index, "");
+    return l->home[acc];
+}
+
+static void lower_accumulate(struct lower *l, int a)
+{
+    const struct mpp_group *acc = &l->g->groups[a];
+    const struct mpp_gop *op = first_op(l, a);
+    int out = accum_buffer(l, acc->out[0]);
+    bool first = true;
+    for (int i = 0; i < acc->n_in; i++)
+        if (l->direct[acc->in[i]] == acc->out[0])
+            first = false;        /* the earliest direct writer starts the sum */
+    for (int i = 0; i < acc->n_in; i++) {
+        mpp_id t = acc->in[i];
+        if (l->direct[t] == acc->out[0])
+            continue;
+        struct mpp_flat *f = add_flat(l, MPP_INSTR_ACCUMULATE, acc->phase, op->repeat, op->index, 1, 1);
+        f->instr.in[0].buffer = find_buffer(l, t, acc->phase, wanted(l, a, i));
+        f->instr.out[0].buffer = out;
+        f->instr.mode[0] = first ? MPP_WRITE_ADD_LATER : MPP_WRITE_ADD;
+        f->instr.group = a;
+        first = false;
+    }
+}
+
+/* A reshape of a local array is the same bytes: no instruction. */
+static bool lower_alias(struct lower *l, int group)
+{
+    const struct mpp_group *grp = &l->g->groups[group];
+    if (!is_op(l, group, MPP_OP_RESHAPE))
+        return false;
+    const struct mpp_gop *op = first_op(l, group);
+    int in = find_buffer(l, grp->in[0], grp->phase, wanted(l, group, 0));
+    l->made[grp->out[0]] = wanted(l, group, 1);
+    int out = add_buffer(l, grp->out[0], l->made[grp->out[0]], MPP_BUF_VALUE, op->repeat_name, op->repeat, op->index, "");
+    if (l->p->buffers[in].bytes != l->p->buffers[out].bytes) {
+        struct mpp_flat *f = add_flat(l, MPP_INSTR_COMPUTE, grp->phase, op->repeat, op->index, 1, 1);
+        f->instr.group = group;
+        f->instr.split = l->stage->split[group];
+        f->instr.in[0].buffer = in;
+        f->instr.out[0].buffer = out;
+    } else {
+        l->p->buffers[out].alias = in;
+    }
+    l->home[grp->out[0]] = out;
+    return true;
+}
+
+/* The buffer of an output that replaces a state tensor: the operand's own (the update works in place). */
+static int updated_operand(const struct lower *l, int group, const struct mpp_flat *f, mpp_id out)
+{
+    mpp_id state = l->g->tensors[out].updates;
+    for (int i = 0; state >= 0 && i < l->g->groups[group].n_in; i++)
+        if (l->g->groups[group].in[i] == state)
+            return f->instr.in[i].buffer;
+    return -1;
+}
+
+static void add_scalar_terms(struct lower *l, int group)
+{
+    const struct mpp_group *grp = &l->g->groups[group];
+    for (int o = 0; o < grp->n_out; o++) {
+        mpp_id t = grp->out[o];
+        int s = l->scalar_sum[t];
+        if (s < 0)
+            continue;
+        const struct mpp_gop *op = first_op(l, group);
+        int term = l->home[t], operand = 0;
+        while (l->g->groups[s].in[operand] != t)
+            operand++;
+        struct mpp_sharding want = wanted(l, s, operand);
+        for (int c = 0; c < l->stage->n_copies && !mpp_sharding_equal(want, l->made[t]); c++)
+            if (l->stage->copies[c].tensor == t && !l->stage->copies[c].store) {
+                term = emit_copy(l, c, group, term, -1, false);
+                break;
+            }
+        struct mpp_flat *f = add_flat(l, MPP_INSTR_ADD_SCALAR, grp->phase, op->repeat, op->index, 1, 1);
+        f->instr.in[0].buffer = term;
+        f->instr.out[0].buffer = l->sum_buffer[s];
+    }
+}
+
+static void lower_compute(struct lower *l, int group)
+{
+    const struct mpp_group *grp = &l->g->groups[group];
+    const struct mpp_gop *op = first_op(l, group);
+    int in[64];
+    assert(grp->n_in <= 64);
+    for (int i = 0; i < grp->n_in; i++) {
+        in[i] = grp->in[i] < 0 ? -1 : find_buffer(l, grp->in[i], grp->phase, wanted(l, group, i));
+        assert(grp->in[i] < 0 || in[i] >= 0);
+    }
+    struct mpp_flat *f = add_flat(l, MPP_INSTR_COMPUTE, grp->phase, op->repeat, op->index, grp->n_in, grp->n_out);
+    int at = l->p->n_flats - 1;
+    f->instr.group = group;
+    f->instr.split = l->stage->split[group];
+    for (int i = 0; i < grp->n_in; i++)
+        f->instr.in[i].buffer = in[i];
+    for (int o = 0; o < grp->n_out; o++) {
+        mpp_id t = grp->out[o];
+        l->made[t] = wanted(l, group, grp->n_in + o);
+        int b;
+        f = &l->p->flats[at];
+        int updated = updated_operand(l, group, f, t);
+        if (l->direct[t] >= 0) {
+            b = accum_buffer(l, l->direct[t]);
+            f->instr.mode[o] = l->direct_mode[t];
+        } else {
+            b = add_buffer(l, t, l->made[t], MPP_BUF_VALUE, op->repeat_name, op->repeat, op->index, "");
+            l->p->buffers[b].alias = updated;
+        }
+        l->home[t] = b;
+        f->instr.out[o].buffer = b;
+    }
+    add_scalar_terms(l, group);
+}
+
+/* Gradients are reduced before the rest of the update, so that they can be read on their own. */
+static void lower_gradient_copies(struct lower *l)
+{
+    for (int c = 0; c < l->stage->n_copies; c++) {
+        const struct mpp_copy *copy = &l->stage->copies[c];
+        if (is_gradient_copy(l, copy))
+            l->copy_buffer[c] = emit_copy(l, c, copy->first_group, l->home[copy->tensor], -1, true);
+    }
+}
+
+static void lower_stores(struct lower *l, int group)
+{
+    for (int c = 0; c < l->stage->n_copies; c++) {
+        const struct mpp_copy *copy = &l->stage->copies[c];
+        if (copy->store && l->producer[copy->tensor] == group)
+            emit_copy(l, c, group, l->home[copy->tensor], l->p->resting[l->g->tensors[copy->tensor].updates], false);
+    }
+}
+
+static void lower_group(struct lower *l, int i)
+{
+    for (int c = 0; c < l->stage->n_copies; c++) {
+        const struct mpp_copy *copy = &l->stage->copies[c];
+        if (copy->first_group == i && !copy->store && !is_gradient_copy(l, copy) && l->scalar_sum[copy->tensor] < 0)
+            l->copy_buffer[c] = emit_copy(l, c, i, l->home[copy->tensor], -1, false);
+    }
+    if (is_op(l, i, MPP_OP_ACCUMULATE))
+        lower_accumulate(l, i);
+    else if (l->sum_buffer[i] >= 0)
+        l->home[l->g->groups[i].out[0]] = l->sum_buffer[i];
+    else if (!lower_alias(l, i))
+        lower_compute(l, i);
+    lower_stores(l, i);
+}
+
+static void start_scalar_sums(struct lower *l)
+{
+    const struct mpp_graph *g = l->g;
+    for (mpp_id t = 0; t < g->n_tensors; t++) {
+        int s = l->scalar_sum[t];
+        if (s < 0 || l->sum_buffer[s] >= 0)
+            continue;
+        const struct mpp_gop *op = first_op(l, s);
+        mpp_id total = g->groups[s].out[0];
+        l->made[total] = wanted(l, s, g->groups[s].n_in);
+        l->sum_buffer[s] = add_buffer(l, total, l->made[total], MPP_BUF_VALUE, op->repeat_name, -1, -1, "");
+        add_flat(l, MPP_INSTR_ZERO, MPP_PHASE_UPDATE, -1, -1, 0, 1)->instr.out[0].buffer = l->sum_buffer[s];
+    }
+}
+
+/* Parameters, state and inputs; a parameter that several layers use belongs to none. */
+static void lower_resting(struct lower *l)
+{
+    const struct mpp_graph *g = l->g;
+    for (mpp_id t = 0; t < g->n_tensors; t++) {
+        const struct mpp_gtensor *tensor = &g->tensors[t];
+        if (tensor->role == MPP_ROLE_PARAM || tensor->role == MPP_ROLE_INPUT)
+            l->made[t] = l->stage->resting[t];
+        else if (tensor->role == MPP_ROLE_STATE) {
+            assert(n_uses(l, t) == 1);
+            l->made[t] = wanted(l, l->use[l->first_use[t]], l->use_operand[l->first_use[t]]);
+        } else
+            continue;
+        resting_buffer(l, t);
+    }
+}
+
+static void note_outputs(struct lower *l)
+{
+    const struct mpp_graph *g = l->g;
+    for (int i = 0; i < g->n_groups; i++) {
+        if (!is_op(l, i, MPP_OP_OUTPUT))
+            continue;
+        mpp_id in = g->groups[i].in[0];
+        if (in == g->grad_norm)
+            l->p->grad_norm = l->home[g->groups[i].out[0]];
+        else if (in == g->loss_total)
+            l->p->loss = l->home[g->groups[i].out[0]];
+    }
+    for (mpp_id t = 0; t < g->n_tensors; t++) {
+        if (g->tensors[t].role != MPP_ROLE_PARAM || g->tensors[t].info->gradient < 0)
+            continue;
+        mpp_id acc = g->tensors[t].info->gradient;
+        l->p->gradient[t] = l->home[acc];
+        for (int c = 0; c < l->stage->n_copies; c++)
+            if (l->stage->copies[c].tensor == acc && is_gradient_copy(l, &l->stage->copies[c]))
+                l->p->gradient[t] = l->copy_buffer[c];
+    }
+}
+
+static int *filled(struct mpp_arena *arena, int n, int value)
+{
+    int *a = mpp_arena_array(arena, n, int);
+    for (int i = 0; i < n; i++)
+        a[i] = value;
+    return a;
+}
+
+enum mpp_status mpp_lower(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
+                          const struct mpp_cluster *cluster, const struct mpp_plan *plan, struct mpp_lprog **out)
+{
+    (void)diag;
+    (void)cluster;
+    int n = graph->n_tensors;
+    struct mpp_flat_program flat = {
+        .arena = arena, .g = graph, .stage = &plan->stages[0], .micro_batches = plan->micro_batches,
+        .loss = -1, .grad_norm = -1, .resting = filled(arena, n, -1), .gradient = filled(arena, n, -1),
+    };
+    struct lower l = {
+        .p = &flat, .g = graph, .stage = &plan->stages[0],
+        .home = filled(arena, n, -1), .made = mpp_arena_array(arena, n, struct mpp_sharding),
+        .producer = filled(arena, n, -1), .first_use = filled(arena, n + 1, 0),
+        .copy_buffer = filled(arena, plan->stages[0].n_copies, -1), .direct = filled(arena, n, -1),
+        .direct_mode = mpp_arena_array(arena, n, enum mpp_write_mode), .scalar_sum = filled(arena, n, -1),
+        .sum_buffer = filled(arena, graph->n_groups, -1),
+    };
+    note_uses(&l);
+    plan_direct_writes(&l);
+    plan_scalar_sums(&l);
+    lower_resting(&l);
+    bool updating = false;
+    for (int i = 0; i < graph->n_groups; i++) {
+        if (graph->groups[i].phase == MPP_PHASE_UPDATE && !updating) {
+            updating = true;
+            lower_gradient_copies(&l);
+            start_scalar_sums(&l);
+        }
+        lower_group(&l, i);
+    }
+    note_outputs(&l);
+    struct mpp_lprog *prog = mpp_arena_array(arena, 1, struct mpp_lprog);
+    mpp_roll(&flat, prog);
+    mpp_memory_plan(arena, graph, &plan->stages[0], plan->micro_batches, prog);
+    *out = prog;
+    return MPP_OK;
+}
