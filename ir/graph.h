@@ -74,6 +74,7 @@ struct mpp_gop {
     const char *scope;
     struct mpp_loc loc;
     const char *path;             /* call path for messages */
+    const char *item_type;        /* type of the model file's element, "Linear"; NULL: made by a pass */
     enum mpp_phase phase;
     int repeat, index;            /* outermost repeat and iteration; -1: none */
     const char *repeat_name;
@@ -113,6 +114,9 @@ struct mpp_graph {
 /* Build the forward graph of MODEL in ARENA, with shapes, rules and parameters. Reports every fault. */
 enum mpp_status mpp_graph_build(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_model *model,
                                 struct mpp_graph **out) MPP_CHECKED;
+
+/* Elements of all parameters, as published: 124,439,808 for GPT-2 small. */
+int64_t mpp_graph_param_count(const struct mpp_graph *g);
 
 /* Instantiate a micro-batch of BATCH samples: rewrites the sizes of all tensors and rule factors that depend on it. */
 void mpp_graph_set_batch(struct mpp_graph *g, int64_t batch);
