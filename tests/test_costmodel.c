@@ -1,0 +1,458 @@
+/* test_costmodel.c - device and cluster files, link topologies, collective and kernel times. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "costmodel/costmodel.h"
+#include "costmodel/embed.h"
+#include "costmodel/rings.h"
+
+static int n_passed, n_failed;
+
+__attribute__((format(printf, 2, 3))) static void check(int ok, const char *fmt, ...)
+{
+    va_list ap;
+    if (ok) {
+        n_passed++;
+        return;
+    }
+    n_failed++;
+    va_start(ap, fmt);
+    fputs("FAIL: ", stdout);
+    vprintf(fmt, ap);
+    putchar('\n');
+    va_end(ap);
+}
+
+static struct mpp_cluster *load(struct mpp_arena *arena, const char *name, int64_t n)
+{
+    struct mpp_cluster *c = NULL;
+    struct mpp_diag *diag = mpp_diag_new(stdout);
+    if (mpp_cluster_load(arena, diag, name, n, &c) != MPP_OK) {
+        printf("FAIL: cannot load %s\n", name);
+        exit(1);
+    }
+    mpp_diag_free(diag);
+    return c;
+}
+
+static double bus_gb_per_s(const struct mpp_cluster *c, int n, double bytes)
+{
+    struct mpp_mesh mesh = {.n_axes = 1, .size = {n, 1, 1}};
+    double s = (double)mpp_cost_all_reduce(c, &mesh, 1, bytes) * 1e-12;
+    return bytes * 2 * (n - 1) / n / s * 1e-9;
+}
+
+static int within(double got, double want, double tolerance)
+{
+    return fabs(got - want) <= tolerance * want;
+}
+
+/* vTrain's measured tables, all-reduce over GPUs 0 .. n-1: the bandwidth fitted to them (V100) and that of
+ * 1 GiB (A100). */
+static void test_measured(struct mpp_arena *arena)
+{
+    static const double v100[9] = {0, 0, 22.6, 45.3, 87.0, 37.0, 46.1, 87.3, 135.9};
+    static const double a100[9] = {0, 0, 197.28, 211.88, 221.86, 224.48, 227.01, 226.89, 229.35};
+    struct mpp_cluster *v = load(arena, "dgx1-v100", 8), *a = load(arena, "dgx-a100", 8);
+    for (int n = 2; n <= 8; n++) {
+        double got = bus_gb_per_s(v, n, 1073741824.0);
+        check(within(got, v100[n], 0.05), "V100 %d GPUs: %.1f GB/s, measured %.1f", n, got, v100[n]);
+        got = bus_gb_per_s(a, n, 1073741824.0);
+        check(within(got, a100[n], 0.15), "A100 %d GPUs: %.1f GB/s, measured %.1f", n, got, a100[n]);
+    }
+    static const double ramp[][2] = {{1, 19.78}, {2, 39}, {4, 77}, {8, 109}, {16, 126.33}, {64, 203}, {256, 217}};
+    for (size_t i = 0; i < sizeof ramp / sizeof *ramp; i++) {
+        double got = bus_gb_per_s(a, 8, ramp[i][0] * 1048576);
+        check(within(got, ramp[i][1], 0.20), "A100 8 GPUs, %g MB: %.1f GB/s, measured %.1f", ramp[i][0], got, ramp[i][1]);
+    }
+    static const double fits[7][2] = {{40, 185.5}, {55, 209.8}, {45, 211.1}, {55, 215.9}, {60, 221.2}, {65, 215.1},
+                                      {75, 228.2}};
+    for (int n = 2; n <= 8; n++)
+        for (double mb = 1; mb <= 1024; mb *= 2) {
+            struct mpp_mesh mesh = {.n_axes = 1, .size = {n, 1, 1}};
+            double bytes = mb * 1048576, want = fits[n - 2][0] * 1e-6 + bytes * 2 * (n - 1) / n / (fits[n - 2][1] * 1e9);
+            double got = (double)mpp_cost_all_reduce(a, &mesh, 1, bytes) * 1e-12;
+            check(within(got, want, 0.15), "A100 %d GPUs, %g MB: %.1f us, fit %.1f", n, mb, got * 1e6, want * 1e6);
+        }
+}
+
+/* More nodes: the NICs set the pace; strided groups share them. */
+static void test_nodes(struct mpp_arena *arena)
+{
+    struct mpp_cluster *a = load(arena, "dgx-a100", 64), *v = load(arena, "dgx1-v100", 16), *p = load(arena, "p4d", 16);
+    double got = bus_gb_per_s(a, 64, 8e9);
+    check(within(got, 192, 0.05), "8 DGX A100: %.1f GB/s, measured 192", got);
+    got = bus_gb_per_s(v, 16, 4e9);
+    check(within(got, 48, 0.2), "2 DGX-1: %.1f GB/s, measured 48", got);
+    got = bus_gb_per_s(p, 16, 4e9);
+    check(within(got, 57.17, 0.25), "2 p4d: %.1f GB/s, measured 57", got);
+    p = load(arena, "p4d", 32);
+    got = bus_gb_per_s(p, 32, 4e9);
+    check(within(got, 29.61, 0.25), "4 p4d: %.1f GB/s, measured 30", got);
+
+    /* 8 nodes x 8 GPUs: groups of one GPU per node have one NIC each: 24 GB/s. */
+    struct mpp_mesh mesh = {.n_axes = 2, .size = {8, 8, 1}};
+    struct mpp_groups g;
+    mpp_groups_init(a, &mesh, 0, 1, &g);
+    check(g.n == 8 && g.nodes == 8 && g.local == 1, "strided groups: n %d nodes %d local %d", g.n, g.nodes, g.local);
+    check(within(g.network_bytes_per_s, 24e9, 1e-9), "strided groups: %g", g.network_bytes_per_s);
+    mpp_groups_init(a, &mesh, 0, 2, &g);
+    check(g.n == 8 && g.nodes == 1 && g.local == 8, "groups of a node: n %d nodes %d local %d", g.n, g.nodes, g.local);
+    mpp_groups_init(a, &mesh, 0, 3, &g);
+    check(g.n == 64 && g.nodes == 8 && g.local == 8, "all: n %d nodes %d local %d", g.n, g.nodes, g.local);
+    check(within(g.network_bytes_per_s, 192e9, 1e-9), "all: %g", g.network_bytes_per_s);
+    /* A stage of 8 that starts in the middle of a node is slower than one that fills it. */
+    struct mpp_mesh eight = {.n_axes = 1, .size = {8, 1, 1}};
+    struct mpp_groups inside, across;
+    mpp_groups_init(a, &eight, 8, 1, &inside);
+    mpp_groups_init(a, &eight, 12, 1, &across);
+    check(inside.nodes == 1 && across.nodes == 2 && across.local == 4, "a stage across nodes");
+    check(mpp_cost_collective(a, &inside, MPP_COLLECTIVE_ALL_REDUCE, 1e8) <
+          mpp_cost_collective(a, &across, MPP_COLLECTIVE_ALL_REDUCE, 1e8), "across nodes costs more");
+    /* Sends share the NICs. */
+    check(mpp_cost_send(a, 0, 0, 1, 1e9) == 0, "send to itself");
+    check(mpp_cost_send(a, 0, 1, 1, 1e8) < mpp_cost_send(a, 0, 8, 1, 1e8), "send within a node is faster");
+    check(mpp_cost_send(a, 0, 8, 8, 1e8) < mpp_cost_send(a, 0, 8, 16, 1e8), "sharers slow a send down");
+    check(mpp_cost_send(v, 0, 3, 1, 1e8) < mpp_cost_send(v, 0, 1, 1, 1e8), "two links are faster than one");
+    check(mpp_cost_send(v, 0, 1, 1, 1e8) < mpp_cost_send(v, 0, 5, 1, 1e8), "no link: over PCIe");
+}
+
+static void test_rings(struct mpp_arena *arena)
+{
+    static const int want[9] = {0, 0, 1, 2, 4, 0, 2, 4, 6};
+    struct mpp_cluster *c = load(arena, "dgx1-v100", 8);
+    const uint8_t(*links)[MPP_CLUSTER_MESH_DEVICES] = (const uint8_t(*)[MPP_CLUSTER_MESH_DEVICES])c->links;
+    for (int n = 1; n <= 8; n++)
+        check(mpp_rings_count(links, 8, (1u << n) - 1) == want[n], "rings over GPUs 0..%d", n - 1);
+    check(mpp_rings_count(links, 8, 1 | 1 << 4) == 2, "rings over GPUs 0 and 4");
+    check(mpp_rings_count(links, 8, 1 | 1 << 5) == 0, "rings over GPUs 0 and 5");
+    check(!c->subsets[1 | 1 << 5].connected && c->subsets[31].connected, "connected subsets");
+    /* All-to-all graphs on n devices: n-1 rings, except for 4 and 6 devices one fewer (Bermond, Tillson). */
+    uint8_t full[MPP_CLUSTER_MESH_DEVICES][MPP_CLUSTER_MESH_DEVICES];
+    memset(full, 1, sizeof full);
+    for (int n = 2; n <= 7; n++)
+        check(mpp_rings_count((const uint8_t(*)[MPP_CLUSTER_MESH_DEVICES])full, 8, (1u << n) - 1) ==
+              (n == 4 || n == 6 ? n - 2 : n - 1), "rings over a complete graph of %d", n);
+    /* P100: single links. GPUs 0..3 are a complete graph of four. */
+    c = load(arena, "dgx1-p100", 8);
+    check(c->subsets[15].rings == 2, "rings over GPUs 0..3 of DGX-1P: %d", c->subsets[15].rings);
+    check(c->subsets[255].rings >= 3, "rings over DGX-1P: %d", c->subsets[255].rings);
+}
+
+/* On every built-in cluster and mesh: zero for one, rising with bytes, all-reduce against its halves. */
+static void test_laws(struct mpp_arena *arena)
+{
+    int n_names;
+    const char *const *names = mpp_cluster_names(arena, &n_names);
+    static const int shapes[][3] = {{2, 1, 1}, {4, 1, 1}, {8, 1, 1}, {2, 4, 1}, {4, 2, 1}, {2, 2, 2}, {5, 1, 1},
+                                    {3, 2, 1}, {16, 1, 1}, {4, 8, 1}, {8, 4, 1}, {2, 3, 4}, {4, 4, 2}, {1, 1, 1}};
+    check(n_names >= 10 && names[n_names] == NULL, "built-in clusters: %d", n_names);
+    for (int i = 0; i < n_names; i++) {
+        struct mpp_cluster *c = load(arena, names[i], 40);
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            for (unsigned mask = 0; mask < 8; mask++)
+                for (int first = 0; first <= 6; first += 3) {
+                    struct mpp_mesh mesh = {.n_axes = 3, .size = {shapes[s][0], shapes[s][1], shapes[s][2]}};
+                    struct mpp_groups g;
+                    int64_t last[4] = {0, 0, 0, 0}, t[4];
+                    int ok = 1;
+                    mpp_groups_init(c, &mesh, first, mask, &g);
+                    for (double bytes = 1; bytes < 1e12; bytes *= 3.7) {
+                        for (int k = 0; k < 4; k++) {
+                            t[k] = mpp_cost_collective(c, &g, (enum mpp_collective)k, bytes);
+                            ok &= t[k] >= last[k] && (t[k] > 0) == (g.n > 1);
+                            last[k] = t[k];
+                        }
+                        ok &= t[0] >= t[1] && t[0] >= t[2] && t[0] <= t[1] + t[2];
+                    }
+                    check(ok, "%s, mesh %dx%dx%d from %d, mask %u", names[i], shapes[s][0], shapes[s][1], shapes[s][2],
+                          first, mask);
+                }
+    }
+    struct mpp_cluster *c = load(arena, "dgx-a100", 8);
+    struct mpp_mesh mesh = {.n_axes = 1, .size = {8, 1, 1}};
+    check(mpp_cost_all_reduce(c, &mesh, 1, 0) == 0, "no bytes, no time");
+    check(mpp_cost_all_reduce(c, &mesh, 1, 1e30) == INT64_MAX, "times saturate");
+    check(mpp_cost_ps(1e-12) == 1 && mpp_cost_ps(1.5e-12) == 2 && mpp_cost_ps(0) == 0, "picoseconds round up");
+    check(mpp_cost_all_to_all(c, &mesh, 1, 1e9) < mpp_cost_all_reduce(c, &mesh, 1, 1e9), "all-to-all moves less");
+    double a2a = (double)mpp_cost_all_to_all(c, &mesh, 1, 1073741824) * 1e-6;
+    check(within(a2a, 4815.1, 0.2), "all-to-all of 1 GiB over 8 A100: %.0f us, measured 4815", a2a);
+}
+
+static void test_kernels(struct mpp_arena *arena)
+{
+    int n;
+    const char *const *names = mpp_cluster_names(arena, &n);
+    for (int i = 0; i < n; i++) {
+        const struct mpp_device *d = &load(arena, names[i], 0)->device;
+        int64_t last[4] = {0};
+        int ok = 1;
+        for (int64_t x = 1; x <= 16384; x = x * 3 / 2 + 1) {
+            int64_t t[4] = {mpp_cost_gemm(d, 1, x, 1024, 1024, 4), mpp_cost_gemm(d, 1, 1024, 1024, x, 4),
+                            mpp_cost_gemm(d, x, 64, 64, 64, 4), mpp_cost_memory(d, (double)x * 100000)};
+            for (int k = 0; k < 4; k++) {
+                ok &= t[k] >= last[k] && t[k] > 0;
+                last[k] = t[k];
+            }
+        }
+        check(ok, "%s: kernel times rise with sizes", names[i]);
+        double s = mpp_cost_gemm_s(d, 1, 8192, 8192, 8192, 4);
+        double share = 2.0 * 8192 * 8192 * 8192 / s / d->peak_flops_per_s[MPP_PRECISION_F32];
+        check(share > 0.4 && share <= 0.95, "%s: a large GEMM reaches %.2f of the peak", names[i], share);
+        check(mpp_cost_kernel(d, 0, 1e6) == mpp_cost_memory(d, 1e6), "%s: a kernel without flops", names[i]);
+        check(mpp_cost_kernel(d, 1e12, 1e3) > mpp_cost_kernel(d, 0, 1e3), "%s: a kernel of flops", names[i]);
+        check(mpp_cost_gemm(d, 0, 5, 5, 5, 4) == mpp_cost_ps(d->launch_s), "%s: an empty GEMM", names[i]);
+        check(mpp_device_usable_bytes(d) <= d->mem_bytes && mpp_device_usable_bytes(d) > d->mem_bytes / 2,
+              "%s: usable bytes", names[i]);
+    }
+    /* Measured on a Zen 4 core with OpenBLAS: seconds of sgemm m x n x k. */
+    static const struct { int m, n, k; double s; } cpu[] = {
+        {1024, 1024, 1024, 2.14e-2}, {2048, 2048, 2048, 1.64e-1}, {256, 256, 256, 3.22e-4}, {64, 1024, 1024, 1.66e-3},
+        {1024, 1024, 64, 1.54e-3}, {1024, 64, 1024, 1.4e-3}, {1, 1024, 1024, 4.2e-4}};
+    const struct mpp_device *d = &load(arena, "host", 2)->device;
+    for (size_t i = 0; i < sizeof cpu / sizeof *cpu; i++) {
+        double got = mpp_cost_gemm_s(d, 1, cpu[i].m, cpu[i].n, cpu[i].k, 4);
+        check(within(got, cpu[i].s, 0.35), "sgemm %d %d %d: %g s, measured %g", cpu[i].m, cpu[i].n, cpu[i].k, got, cpu[i].s);
+    }
+}
+
+static void test_load(struct mpp_arena *arena)
+{
+    struct mpp_cluster *c = load(arena, "dgx-a100", 8);
+    check(strcmp(mpp_cluster_describe(arena, c), "8 x A100-SXM4-80GB, one dgx-a100") == 0, "%s",
+          mpp_cluster_describe(arena, c));
+    c = load(arena, "dgx-a100", 12);
+    check(c->n_nodes == 2 && strcmp(mpp_cluster_describe(arena, c), "12 x A100-SXM4-80GB, 2 x dgx-a100 (12 of 16 used)") == 0,
+          "%s", mpp_cluster_describe(arena, c));
+    c = load(arena, "host", 0);
+    check(c->n_devices == 1 && c->kind == MPP_LINK_SHARED && c->device.mem_bytes == (int64_t)16 << 30, "host");
+    c = load(arena, "host", 4);
+    check(c->n_devices == 4 && c->n_nodes == 1, "host with 4 devices");
+    c = load(arena, "dgx-h100", MPP_CLUSTER_MAX_DEVICES);
+    check(c->n_nodes == 8192, "65536 devices");
+    struct mpp_mesh mesh = {.n_axes = 3, .size = {64, 128, 8}};
+    check(mpp_cost_all_reduce(c, &mesh, 3, 1e8) > 0, "65536 devices: a collective");
+    int n;
+    const char *const *devices = mpp_device_names(arena, &n);
+    check(n >= 8 && devices[n] == NULL, "built-in devices: %d", n);
+    /* Every figure of the built-in files says where it comes from. */
+    for (int k = 0; k < 2; k++)
+        for (const struct mpp_embedded *e = k ? mpp_embedded_devices : mpp_embedded_clusters; e->name; e++) {
+            struct mpp_diag *diag = mpp_diag_new(stdout);
+            struct mpp_xml *root = NULL;
+            int ok = mpp_xml_parse(arena, diag, e->name, e->text, e->size, &root) == MPP_OK;
+            check(ok && strcmp(mpp_xml_get(root, "name"), e->name) == 0, "%s: name and file agree", e->name);
+            for (const struct mpp_xml *x = root ? root->first : NULL; x; x = x->next)
+                check(mpp_xml_get(x, "source") != NULL, "%s:%d: <%s> without source", e->name, x->loc.line, x->name);
+            mpp_diag_free(diag);
+        }
+}
+
+#define DEVICE_HEAD "<device name='d'>"
+#define MEMORY "<memory bytes='16GiB' bytes_per_s='1e9'/>"
+#define PEAK "<peak precision='f32' flops_per_s='1e12'/>"
+#define REST "<kernel launch_s='0'/><gemm efficiency='0.9'/>"
+#define DEVICE DEVICE_HEAD MEMORY PEAK REST "</device>"
+#define HEAD "<cluster name='c' devices_per_node='2'>\n"
+#define PROTOCOL "<protocol name='p' base_s='1e-6' step_s='1e-6'/>"
+#define SHARED "<shared bytes_per_s='1e9' total_bytes_per_s='4e9'/>"
+#define PCIE "<pcie bytes_per_s='1e9'/>"
+#define NETWORK "<network nics='1' bytes_per_s='1e9' latency_s='1e-6'/>"
+#define TAIL PROTOCOL "\n</cluster>\n"
+#define MESH(rows) HEAD DEVICE "\n<mesh link_bytes_per_s='1e9'>\n" rows "\n</mesh>" PCIE TAIL
+#define WITH_DEVICE(text) HEAD SHARED "\n" text TAIL
+
+struct bad {
+    const char *text, *want;           /* what the message says */
+    int line;
+    int64_t n;
+};
+
+static const struct bad bad[] = {
+    {"<device name='d'/>", "expected <cluster>", 1, 0},
+    {HEAD, "", 0, 0},
+    {"<cluster devices_per_node='2'>" DEVICE SHARED TAIL, "needs the attribute \"name\"", 1, 0},
+    {"<cluster name='' devices_per_node='2'>" DEVICE SHARED TAIL, "is empty", 1, 0},
+    {"<cluster name='c'>" DEVICE SHARED TAIL, "needs the attribute \"devices_per_node\"", 1, 0},
+    {"<cluster name='c' devices_per_node='0'>" DEVICE SHARED TAIL, "whole number from 1", 1, 0},
+    {"<cluster name='c' devices_per_node='2.5'>" DEVICE SHARED TAIL, "whole number from 1", 1, 0},
+    {"<cluster name='c' devices_per_node='99999999999999999999'>" DEVICE SHARED TAIL, "whole number from 1", 1, 0},
+    {"<cluster name='c' devices_per_node='2' nodes='0'>" DEVICE SHARED TAIL, "whole number from 1", 1, 0},
+    {"<cluster name='c' devices_per_node='2' nodes='-1'>" DEVICE SHARED TAIL, "whole number from 1", 1, 0},
+    {"<cluster name='c' devices_per_node='2' nodez='1'>" DEVICE SHARED TAIL, "did you mean \"nodes\"", 1, 0},
+    {"<cluster name='c' devices_per_node='2' nodes='2'>" DEVICE SHARED NETWORK TAIL, "has 4", 1, 5},
+    {HEAD DEVICE SHARED TAIL, "no <network>", 1, 3},
+    {HEAD DEVICE SHARED NETWORK TAIL, "1 to 65536", 1, 65537},
+    {HEAD DEVICE SHARED NETWORK TAIL, "1 to 65536", 1, -1},
+    {HEAD SHARED TAIL, "needs the attribute \"device\"", 1, 0},
+    {"<cluster name='c' device='A100-SXM4-80GBB' devices_per_node='2'>" SHARED TAIL, "did you mean \"A100-SXM4-80GB\"", 1, 0},
+    {"<cluster name='c' device='T4-16GB' devices_per_node='2'>\n" DEVICE SHARED TAIL, "keep one", 2, 0},
+    {HEAD DEVICE TAIL, "how devices of a node are joined", 1, 0},
+    {HEAD DEVICE SHARED PCIE TAIL, "more than one way", 1, 0},
+    {HEAD DEVICE SHARED "\n" SHARED TAIL, "a second <shared>", 3, 0},
+    {HEAD DEVICE SHARED "\n<netwrok/>" TAIL, "did you mean \"network\"", 3, 0},
+    {HEAD DEVICE SHARED "</cluster>", "needs a <protocol>", 1, 0},
+    {HEAD DEVICE "\n<shared bytes_per_s='1e9'/>" TAIL, "needs the attribute \"total_bytes_per_s\"", 3, 0},
+    {HEAD DEVICE "\n<shared bytes_per_s='-1' total_bytes_per_s='1'/>" TAIL, "above zero", 3, 0},
+    {HEAD DEVICE "\n<shared bytes_per_s='0' total_bytes_per_s='1'/>" TAIL, "above zero", 3, 0},
+    {HEAD DEVICE "\n<shared bytes_per_s='nan' total_bytes_per_s='1'/>" TAIL, "not a number", 3, 0},
+    {HEAD DEVICE "\n<shared bytes_per_s='inf' total_bytes_per_s='1'/>" TAIL, "not a number", 3, 0},
+    {HEAD DEVICE "\n<shared bytes_per_s='1e999' total_bytes_per_s='1'/>" TAIL, "too large", 3, 0},
+    {HEAD DEVICE "\n<shared bytes_per_s='0x10' total_bytes_per_s='1'/>" TAIL, "not a number", 3, 0},
+    {HEAD DEVICE "\n<shared bytes_per_s='' total_bytes_per_s='1'/>" TAIL, "not a number", 3, 0},
+    {HEAD DEVICE "\n<shared bytes_per_s='12 GB' total_bytes_per_s='1'/>" TAIL, "not a number", 3, 0},
+    {HEAD DEVICE "\n<switch/>" TAIL, "needs a <rate>", 3, 0},
+    {HEAD DEVICE "<switch>\n<rate devices='4' bytes_per_s='1'/>\n<rate devices='2' bytes_per_s='1'/></switch>" TAIL, "ascend", 4, 0},
+    {HEAD DEVICE "<switch>\n<rate devices='2' bytes_per_s='1' all_reduce_bytes_per_s='3'/></switch>" TAIL, "2 * bytes_per_s", 3, 0},
+    {HEAD DEVICE "<switch>\n<rate devices='1' bytes_per_s='1'/></switch>" TAIL, "whole number from 2", 3, 0},
+    {MESH("<row links='0 1'/>"), "has 1 rows", 3, 0},
+    {MESH("<row links='0 1'/><row links='1 0'/><row links='0 0'/>"), "has 3 rows", 3, 0},
+    {MESH("<row links='0 1'/>\n<row links='1'/>"), "has 1 counts", 5, 0},
+    {MESH("<row links='0 1'/>\n<row links='1 0 0'/>"), "has 3 counts", 5, 0},
+    {MESH("<row links='0 1'/>\n<row links='1 0 2'/>"), "device 1 to device 2; the node has devices 0 to 1", 5, 0},
+    {MESH("<row links='0 1'/>\n<row links='2 0'/>"), "row 0 has 1", 5, 0},
+    {MESH("<row links='1 1'/>\n<row links='1 0'/>"), "to itself", 4, 0},
+    {MESH("<row links='0 -1'/>\n<row links='-1 0'/>"), "not a number of links", 4, 0},
+    {MESH("<row links='0 31'/>\n<row links='31 0'/>"), "more than 30", 4, 0},
+    {MESH("<row/>\n<row links='1 0'/>"), "needs the attribute \"links\"", 4, 0},
+    {HEAD DEVICE "\n<mesh link_bytes_per_s='1e9'><row links='0 1'/><row links='1 0'/></mesh>" TAIL, "needs a <pcie>", 3, 0},
+    {"<cluster name='c' devices_per_node='9'>" DEVICE "\n<mesh link_bytes_per_s='1e9'/>" PCIE TAIL, "at most 8", 2, 0},
+    {HEAD DEVICE SHARED "\n<network nics='0' bytes_per_s='1' latency_s='0'/>" TAIL, "whole number from 1", 3, 0},
+    {HEAD DEVICE SHARED "\n<network nics='1' bytes_per_s='1' latency_s='-1e-6'/>" TAIL, "must not be negative", 3, 0},
+    {HEAD DEVICE SHARED "\n<network nics='1' bytes_per_s='1' latency_s='0' efficiency='1.5'/>" TAIL, "at most 1", 3, 0},
+    {HEAD DEVICE SHARED "\n<protocol name='p' base_s='1e-6'/></cluster>", "needs the attribute \"step_s\"", 3, 0},
+    {HEAD DEVICE SHARED "\n<protocol name='p' base_s='1' step_s='1' efficiency='0'/></cluster>", "above 0", 3, 0},
+    {HEAD DEVICE SHARED PROTOCOL PROTOCOL PROTOCOL PROTOCOL "\n" TAIL, "more than 4", 3, 0},
+    {WITH_DEVICE("<device>" MEMORY PEAK REST "</device>"), "needs the attribute \"name\"", 3, 0},
+    {WITH_DEVICE(DEVICE_HEAD PEAK REST "</device>"), "needs a <memory>", 3, 0},
+    {WITH_DEVICE(DEVICE_HEAD MEMORY REST "</device>"), "precision=\"f32\"", 3, 0},
+    {WITH_DEVICE(DEVICE_HEAD MEMORY PEAK "<kernel launch_s='0'/></device>"), "needs a <gemm>", 3, 0},
+    {WITH_DEVICE(DEVICE_HEAD MEMORY PEAK PEAK REST "</device>"), "a second <peak", 3, 0},
+    {WITH_DEVICE(DEVICE_HEAD MEMORY PEAK "<peak precision='f33' flops_per_s='1'/>" REST "</device>"), "is none of", 3, 0},
+    {WITH_DEVICE(DEVICE_HEAD MEMORY PEAK REST "\n<gem/></device>"), "did you mean", 4, 0},
+    {WITH_DEVICE(DEVICE_HEAD "<memory bytes='0' bytes_per_s='1'/>" PEAK REST "</device>"), "above zero", 3, 0},
+    {WITH_DEVICE(DEVICE_HEAD "<memory bytes='16GB' bytes_per_s='1'/>" PEAK REST "</device>"), "80GiB", 3, 0},
+    {WITH_DEVICE(DEVICE_HEAD "<memory bytes='1e20' bytes_per_s='1'/>" PEAK REST "</device>"), "too large", 3, 0},
+    {WITH_DEVICE(DEVICE_HEAD "<memory bytes='1' usable='2' bytes_per_s='1'/>" PEAK REST "</device>"), "at most 1", 3, 0},
+    {WITH_DEVICE(DEVICE_HEAD "<memory bytes='1' bytes_per_s='1'><point bytes='2' efficiency='1'/>\n"
+                 "<point bytes='1' efficiency='1'/></memory>" PEAK REST "</device>"), "ascend", 4, 0},
+    {WITH_DEVICE(DEVICE_HEAD "<memory bytes='1' bytes_per_s='1'><point bytes='1' efficiency='0.1'/>\n"
+                 "<point bytes='2' efficiency='0.9'/></memory>" PEAK REST "</device>"), "faster than the bytes", 4, 0},
+    {HEAD DEVICE SHARED "oops" TAIL, "", 2, 0},
+    {"", "", 0, 0},
+};
+
+static void test_bad(struct mpp_arena *arena)
+{
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct mpp_diag *diag = mpp_diag_new(NULL);
+        struct mpp_cluster *c = NULL;
+        enum mpp_status st = mpp_cluster_parse(arena, diag, "bad.xml", bad[i].text, strlen(bad[i].text), bad[i].n, &c);
+        const char *text = mpp_diag_text(diag), *at = mpp_arena_printf(arena, "bad.xml:%d: error:", bad[i].line);
+        check(st == MPP_INVALID && !c && mpp_diag_errors(diag) == 1, "bad %zu: status %d, %d errors: %s", i, (int)st,
+              mpp_diag_errors(diag), text);
+        check(strstr(text, bad[i].want) && (!bad[i].line || strstr(text, at)), "bad %zu: want \"%s\" on line %d, got %s",
+              i, bad[i].want, bad[i].line, text);
+        mpp_diag_free(diag);
+    }
+    /* What the cases above are variations of is good. */
+    static const char *const good[] = {HEAD DEVICE SHARED NETWORK TAIL, MESH("<row links='0 1'/><row links='1 0'/>"),
+                                       HEAD DEVICE PCIE TAIL};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct mpp_diag *diag = mpp_diag_new(stdout);
+        struct mpp_cluster *c = NULL;
+        check(mpp_cluster_parse(arena, diag, "good.xml", good[i], strlen(good[i]), 0, &c) == MPP_OK, "good %zu", i);
+        mpp_diag_free(diag);
+    }
+    static const char *const names[][2] = {{"dgxa100", "did you mean \"dgx-a100\""}, {"p4d.24xlarge", "mean \"p4d\""},
+                                           {"zzz", "known: "}, {"/nonexistent/c.xml", "/nonexistent/c.xml"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct mpp_diag *diag = mpp_diag_new(NULL);
+        struct mpp_cluster *c = NULL;
+        enum mpp_status st = mpp_cluster_load(arena, diag, names[i][0], 1, &c);
+        check(st != MPP_OK && mpp_diag_errors(diag) == 1 && strstr(mpp_diag_text(diag), names[i][1]), "%s: %s", names[i][0],
+              mpp_diag_text(diag));
+        mpp_diag_free(diag);
+    }
+}
+
+/* Broken and cut copies of good files never crash and never pass silently as something else. */
+static void test_fuzz(struct mpp_arena *outer)
+{
+    (void)outer;
+    uint32_t seed = 12345;
+    for (const struct mpp_embedded *e = mpp_embedded_clusters; e->name; e++)
+        for (int round = 0; round < 60; round++) {
+            struct mpp_arena *arena = mpp_arena_new();
+            struct mpp_diag *diag = mpp_diag_new(NULL);
+            struct mpp_cluster *c = NULL;
+            char *text = mpp_arena_memdup(arena, e->text, e->size);
+            size_t size = e->size;
+            for (int k = 0; k < 3; k++) {
+                seed = seed * 1664525u + 1013904223u;
+                text[(seed >> 8) % size] = "0129-.eE<>/\"' az"[seed >> 28];
+            }
+            if (round % 10 == 0)
+                size = (seed >> 8) % size;
+            enum mpp_status st = mpp_cluster_parse(arena, diag, "fuzz.xml", text, size, 8, &c);
+            check((st == MPP_OK) == (c != NULL) && (st == MPP_OK) == (mpp_diag_errors(diag) == 0), "fuzz %s %d", e->name, round);
+            if (c) {
+                struct mpp_mesh mesh = {.n_axes = 1, .size = {8, 1, 1}};
+                check(mpp_cost_all_reduce(c, &mesh, 1, 1e6) > 0, "fuzz %s %d: cost", e->name, round);
+            }
+            mpp_diag_free(diag);
+            mpp_arena_free(arena);
+        }
+}
+
+/* From a file as from the library, and twice the same. */
+static void test_same(struct mpp_arena *arena)
+{
+    char path[] = "/tmp/mpp_costmodel_XXXXXX.xml";
+    int fd = mkstemps(path, 4);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    const struct mpp_embedded *e = mpp_embedded_clusters;
+    while (strcmp(e->name, "dgx1-v100") != 0)
+        e++;
+    check(f != NULL, "a temporary file");
+    if (!f)
+        return;
+    fwrite(e->text, 1, e->size, f);
+    fclose(f);
+    struct mpp_cluster *a = load(arena, path, 16), *b = load(arena, "dgx1-v100", 16);
+    unlink(path);
+    uint64_t sums[2] = {0, 0};
+    for (int k = 0; k < 2; k++)
+        for (int x = 1; x <= 16; x *= 2)
+            for (unsigned mask = 0; mask < 4; mask++)
+                for (double bytes = 1; bytes < 1e10; bytes *= 10) {
+                    const struct mpp_cluster *c = k ? a : b;
+                    struct mpp_mesh mesh = {.n_axes = 2, .size = {x, 16 / x, 1}};
+                    uint64_t t = (uint64_t)mpp_cost_all_reduce(c, &mesh, mask, bytes) * 3 +
+                                 (uint64_t)mpp_cost_all_to_all(c, &mesh, mask, bytes) +
+                                 (uint64_t)mpp_cost_gemm(&c->device, 1, x, x + 7, (int64_t)bytes, 4);
+                    sums[k] = sums[k] * 1000003u + t;
+                }
+    check(sums[0] == sums[1], "file and library give the same times");
+}
+
+int main(void)
+{
+    struct mpp_arena *arena = mpp_arena_new();
+    test_load(arena);
+    test_rings(arena);
+    test_measured(arena);
+    test_nodes(arena);
+    test_laws(arena);
+    test_kernels(arena);
+    test_bad(arena);
+    test_fuzz(arena);
+    test_same(arena);
+    mpp_arena_free(arena);
+    printf("%d passed, %d failed\n", n_passed, n_failed);
+    return n_failed != 0;
+}
