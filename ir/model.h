@@ -62,6 +62,7 @@ struct mpp_item {                 /* one op element */
     const char *scope;            /* "h.3.attn", "" at the top */
     struct mpp_loc loc;
     const char *path;             /* "in block \"attention\", called as h.3.attn at gpt.xml:58"; NULL at the top */
+    bool in_default;              /* no in= was written: IN is the previous op's first output (or nothing) */
     int n_in;
     const char **in;              /* value names: an <input>'s, or an output's of an earlier item; NULL: left out */
     int n_out;
@@ -133,8 +134,11 @@ struct mpp_model {
     int n_datasets;
     struct mpp_dataset *datasets;
     const char *weights_path;     /* <weights>; NULL: none */
+    bool weights_optional;        /* it is no fault when the file is missing */
     int n_strip;
     const char **strip_prefixes;
+    int n_ignore;
+    const char **ignore;          /* globs: tensors of the file that the model does not have */
     int n_shards;
     struct mpp_shard_pin *shards;
 };
@@ -154,7 +158,8 @@ enum mpp_status mpp_model_read(struct mpp_arena *arena, struct mpp_diag *diag, c
  * "units:dims*, bias:bool=true, approximate:{none|tanh}=none, axis:int=-1, epsilon:float=1e-5, weight:string".
  * `*` required, `=` default, neither: optional. name, in, out and test are always allowed. An attribute that
  * SPEC does not list, a missing required one, a value of the wrong type: one diagnostic each and MPP_INVALID.
- * Expressions see ITEM's environment; string and enumeration attributes may name a <param type="string">. */
+ * Expressions see ITEM's environment; string and enumeration attributes may name a <param type="string">.
+ * An attribute of type init (or called init) comes as a string whose arguments are numbers: "normal(0,0.02)". */
 enum mpp_status mpp_attrs_read(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_item *item,
                                const char *spec, struct mpp_attrs *out) MPP_CHECKED;
 
