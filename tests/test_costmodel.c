@@ -67,14 +67,16 @@ static void test_measured(struct mpp_arena *arena)
     static const double ramp[][2] = {{1, 19.78}, {2, 39}, {4, 77}, {8, 109}, {16, 126.33}, {64, 203}, {256, 217}};
     for (size_t i = 0; i < sizeof ramp / sizeof *ramp; i++) {
         double got = bus_gb_per_s(a, 8, ramp[i][0] * 1048576);
-        check(within(got, ramp[i][1], 0.20), "A100 8 GPUs, %g MB: %.1f GB/s, measured %.1f", ramp[i][0], got, ramp[i][1]);
+        check(within(got, ramp[i][1], 0.20), "A100 8 GPUs, %g MB: %.1f GB/s, measured %.1f", ramp[i][0], got,
+              ramp[i][1]);
     }
     static const double fits[7][2] = {{40, 185.5}, {55, 209.8}, {45, 211.1}, {55, 215.9}, {60, 221.2}, {65, 215.1},
                                       {75, 228.2}};
     for (int n = 2; n <= 8; n++)
         for (double mb = 1; mb <= 1024; mb *= 2) {
             struct mpp_mesh mesh = {.n_axes = 1, .size = {n, 1, 1}};
-            double bytes = mb * 1048576, want = fits[n - 2][0] * 1e-6 + bytes * 2 * (n - 1) / n / (fits[n - 2][1] * 1e9);
+            double bytes = mb * 1048576,
+                   want = fits[n - 2][0] * 1e-6 + bytes * 2 * (n - 1) / n / (fits[n - 2][1] * 1e9);
             double got = (double)mpp_cost_all_reduce(a, &mesh, 1, bytes) * 1e-12;
             check(within(got, want, 0.15), "A100 %d GPUs, %g MB: %.1f us, fit %.1f", n, mb, got * 1e6, want * 1e6);
         }
@@ -90,6 +92,8 @@ static void test_nodes(struct mpp_arena *arena)
     check(within(got, 48, 0.2), "2 DGX-1: %.1f GB/s, measured 48", got);
     got = bus_gb_per_s(p, 16, 4e9);
     check(within(got, 57.17, 0.25), "2 p4d: %.1f GB/s, measured 57", got);
+    got = bus_gb_per_s(load(arena, "p3dn.24xlarge", 16), 16, 4e9);
+    check(within(got, 10, 0.2), "2 p3dn: %.1f GB/s, measured 10", got);
     p = load(arena, "p4d", 32);
     got = bus_gb_per_s(p, 32, 4e9);
     check(within(got, 29.61, 0.25), "4 p4d: %.1f GB/s, measured 30", got);
@@ -216,7 +220,8 @@ static void test_kernels(struct mpp_arena *arena)
     const struct mpp_device *d = &load(arena, "host", 2)->device;
     for (size_t i = 0; i < sizeof cpu / sizeof *cpu; i++) {
         double got = mpp_cost_gemm_s(d, 1, cpu[i].m, cpu[i].n, cpu[i].k, 4);
-        check(within(got, cpu[i].s, 0.35), "sgemm %d %d %d: %g s, measured %g", cpu[i].m, cpu[i].n, cpu[i].k, got, cpu[i].s);
+        check(within(got, cpu[i].s, 0.35), "sgemm %d %d %d: %g s, measured %g", cpu[i].m, cpu[i].n, cpu[i].k, got,
+              cpu[i].s);
     }
 }
 
@@ -226,7 +231,8 @@ static void test_load(struct mpp_arena *arena)
     check(strcmp(mpp_cluster_describe(arena, c), "8 x A100-SXM4-80GB, one dgx-a100") == 0, "%s",
           mpp_cluster_describe(arena, c));
     c = load(arena, "dgx-a100", 12);
-    check(c->n_nodes == 2 && strcmp(mpp_cluster_describe(arena, c), "12 x A100-SXM4-80GB, 2 x dgx-a100 (12 of 16 used)") == 0,
+    check(c->n_nodes == 2 &&
+              strcmp(mpp_cluster_describe(arena, c), "12 x A100-SXM4-80GB, 2 x dgx-a100 (12 of 16 used)") == 0,
           "%s", mpp_cluster_describe(arena, c));
     c = load(arena, "host", 0);
     check(c->n_devices == 1 && c->kind == MPP_LINK_SHARED && c->device.mem_bytes == (int64_t)16 << 30, "host");
@@ -289,9 +295,10 @@ static const struct bad bad[] = {
     {HEAD DEVICE SHARED NETWORK TAIL, "1 to 65536", 1, 65537},
     {HEAD DEVICE SHARED NETWORK TAIL, "1 to 65536", 1, -1},
     {HEAD SHARED TAIL, "needs the attribute \"device\"", 1, 0},
-    {"<cluster name='c' device='A100-SXM4-80GBB' devices_per_node='2'>" SHARED TAIL, "did you mean \"A100-SXM4-80GB\"", 1, 0},
+    {"<cluster name='c' device='A100-SXM4-80GBB' devices_per_node='2'>" SHARED TAIL, "did you mean \"A100-SXM4-80GB\"",
+     1, 0},
     {"<cluster name='c' device='T4-16GB' devices_per_node='2'>\n" DEVICE SHARED TAIL, "keep one", 2, 0},
-    {HEAD DEVICE TAIL, "how devices of a node are joined", 1, 0},
+    {HEAD DEVICE TAIL, "how the devices of a node are joined", 1, 0},
     {HEAD DEVICE SHARED PCIE TAIL, "more than one way", 1, 0},
     {HEAD DEVICE SHARED "\n" SHARED TAIL, "a second <shared>", 3, 0},
     {HEAD DEVICE SHARED "\n<netwrok/>" TAIL, "did you mean \"network\"", 3, 0},
@@ -306,8 +313,10 @@ static const struct bad bad[] = {
     {HEAD DEVICE "\n<shared bytes_per_s='' total_bytes_per_s='1'/>" TAIL, "not a number", 3, 0},
     {HEAD DEVICE "\n<shared bytes_per_s='12 GB' total_bytes_per_s='1'/>" TAIL, "not a number", 3, 0},
     {HEAD DEVICE "\n<switch/>" TAIL, "needs a <rate>", 3, 0},
-    {HEAD DEVICE "<switch>\n<rate devices='4' bytes_per_s='1'/>\n<rate devices='2' bytes_per_s='1'/></switch>" TAIL, "ascend", 4, 0},
-    {HEAD DEVICE "<switch>\n<rate devices='2' bytes_per_s='1' all_reduce_bytes_per_s='3'/></switch>" TAIL, "2 * bytes_per_s", 3, 0},
+    {HEAD DEVICE "<switch>\n<rate devices='4' bytes_per_s='1'/>\n<rate devices='2' bytes_per_s='1'/></switch>" TAIL,
+     "ascend", 4, 0},
+    {HEAD DEVICE "<switch>\n<rate devices='2' bytes_per_s='1' all_reduce_bytes_per_s='3'/></switch>" TAIL,
+     "2 * bytes_per_s", 3, 0},
     {HEAD DEVICE "<switch>\n<rate devices='1' bytes_per_s='1'/></switch>" TAIL, "whole number from 2", 3, 0},
     {MESH("<row links='0 1'/>"), "has 1 rows", 3, 0},
     {MESH("<row links='0 1'/><row links='1 0'/><row links='0 0'/>"), "has 3 rows", 3, 0},
@@ -319,7 +328,8 @@ static const struct bad bad[] = {
     {MESH("<row links='0 -1'/>\n<row links='-1 0'/>"), "not a number of links", 4, 0},
     {MESH("<row links='0 31'/>\n<row links='31 0'/>"), "more than 30", 4, 0},
     {MESH("<row/>\n<row links='1 0'/>"), "needs the attribute \"links\"", 4, 0},
-    {HEAD DEVICE "\n<mesh link_bytes_per_s='1e9'><row links='0 1'/><row links='1 0'/></mesh>" TAIL, "needs a <pcie>", 3, 0},
+    {HEAD DEVICE "\n<mesh link_bytes_per_s='1e9'><row links='0 1'/><row links='1 0'/></mesh>" TAIL, "needs a <pcie>", 3,
+     0},
     {"<cluster name='c' devices_per_node='9'>" DEVICE "\n<mesh link_bytes_per_s='1e9'/>" PCIE TAIL, "at most 8", 2, 0},
     {HEAD DEVICE SHARED "\n<network nics='0' bytes_per_s='1' latency_s='0'/>" TAIL, "whole number from 1", 3, 0},
     {HEAD DEVICE SHARED "\n<network nics='1' bytes_per_s='1' latency_s='-1e-6'/>" TAIL, "must not be negative", 3, 0},
@@ -332,16 +342,20 @@ static const struct bad bad[] = {
     {WITH_DEVICE(DEVICE_HEAD MEMORY REST "</device>"), "precision=\"f32\"", 3, 0},
     {WITH_DEVICE(DEVICE_HEAD MEMORY PEAK "<kernel launch_s='0'/></device>"), "needs a <gemm>", 3, 0},
     {WITH_DEVICE(DEVICE_HEAD MEMORY PEAK PEAK REST "</device>"), "a second <peak", 3, 0},
-    {WITH_DEVICE(DEVICE_HEAD MEMORY PEAK "<peak precision='f33' flops_per_s='1'/>" REST "</device>"), "is none of", 3, 0},
+    {WITH_DEVICE(DEVICE_HEAD MEMORY PEAK "<peak precision='f33' flops_per_s='1'/>" REST "</device>"), "is none of", 3,
+     0},
     {WITH_DEVICE(DEVICE_HEAD MEMORY PEAK REST "\n<gem/></device>"), "did you mean", 4, 0},
     {WITH_DEVICE(DEVICE_HEAD "<memory bytes='0' bytes_per_s='1'/>" PEAK REST "</device>"), "above zero", 3, 0},
     {WITH_DEVICE(DEVICE_HEAD "<memory bytes='16GB' bytes_per_s='1'/>" PEAK REST "</device>"), "80GiB", 3, 0},
     {WITH_DEVICE(DEVICE_HEAD "<memory bytes='1e20' bytes_per_s='1'/>" PEAK REST "</device>"), "too large", 3, 0},
-    {WITH_DEVICE(DEVICE_HEAD "<memory bytes='1' usable='2' bytes_per_s='1'/>" PEAK REST "</device>"), "at most 1", 3, 0},
+    {WITH_DEVICE(DEVICE_HEAD "<memory bytes='1' usable='2' bytes_per_s='1'/>" PEAK REST "</device>"), "at most 1", 3,
+     0},
     {WITH_DEVICE(DEVICE_HEAD "<memory bytes='1' bytes_per_s='1'><point bytes='2' efficiency='1'/>\n"
-                 "<point bytes='1' efficiency='1'/></memory>" PEAK REST "</device>"), "ascend", 4, 0},
+                             "<point bytes='1' efficiency='1'/></memory>" PEAK REST "</device>"),
+     "ascend", 4, 0},
     {WITH_DEVICE(DEVICE_HEAD "<memory bytes='1' bytes_per_s='1'><point bytes='1' efficiency='0.1'/>\n"
-                 "<point bytes='2' efficiency='0.9'/></memory>" PEAK REST "</device>"), "faster than the bytes", 4, 0},
+                             "<point bytes='2' efficiency='0.9'/></memory>" PEAK REST "</device>"),
+     "faster than the bytes", 4, 0},
     {HEAD DEVICE SHARED "oops" TAIL, "", 2, 0},
     {"", "", 0, 0},
 };
@@ -355,8 +369,8 @@ static void test_bad(struct mpp_arena *arena)
         const char *text = mpp_diag_text(diag), *at = mpp_arena_printf(arena, "bad.xml:%d: error:", bad[i].line);
         check(st == MPP_INVALID && !c && mpp_diag_errors(diag) == 1, "bad %zu: status %d, %d errors: %s", i, (int)st,
               mpp_diag_errors(diag), text);
-        check(strstr(text, bad[i].want) && (!bad[i].line || strstr(text, at)), "bad %zu: want \"%s\" on line %d, got %s",
-              i, bad[i].want, bad[i].line, text);
+        check(strstr(text, bad[i].want) && (!bad[i].line || strstr(text, at)),
+              "bad %zu: want \"%s\" on line %d, got %s", i, bad[i].want, bad[i].line, text);
         mpp_diag_free(diag);
     }
     /* What the cases above are variations of is good. */
@@ -374,8 +388,8 @@ static void test_bad(struct mpp_arena *arena)
         struct mpp_diag *diag = mpp_diag_new(NULL);
         struct mpp_cluster *c = NULL;
         enum mpp_status st = mpp_cluster_load(arena, diag, names[i][0], 1, &c);
-        check(st != MPP_OK && mpp_diag_errors(diag) == 1 && strstr(mpp_diag_text(diag), names[i][1]), "%s: %s", names[i][0],
-              mpp_diag_text(diag));
+        check(st != MPP_OK && mpp_diag_errors(diag) == 1 && strstr(mpp_diag_text(diag), names[i][1]), "%s: %s",
+              names[i][0], mpp_diag_text(diag));
         mpp_diag_free(diag);
     }
 }
@@ -399,7 +413,8 @@ static void test_fuzz(struct mpp_arena *outer)
             if (round % 10 == 0)
                 size = (seed >> 8) % size;
             enum mpp_status st = mpp_cluster_parse(arena, diag, "fuzz.xml", text, size, 8, &c);
-            check((st == MPP_OK) == (c != NULL) && (st == MPP_OK) == (mpp_diag_errors(diag) == 0), "fuzz %s %d", e->name, round);
+            check((st == MPP_OK) == (c != NULL) && (st == MPP_OK) == (mpp_diag_errors(diag) == 0), "fuzz %s %d",
+                  e->name, round);
             if (c) {
                 struct mpp_mesh mesh = {.n_axes = 1, .size = {8, 1, 1}};
                 check(mpp_cost_all_reduce(c, &mesh, 1, 1e6) > 0, "fuzz %s %d: cost", e->name, round);
