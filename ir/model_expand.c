@@ -19,8 +19,8 @@ struct frame {
 
 struct state {
     struct mpp_reader *r;
-    struct mpp_names names;
-    struct mpp_names scratch;   /* counters for unnamed ops */
+    struct mpp_model_names names;
+    struct mpp_model_names scratch;   /* counters for unnamed ops */
     size_t cap_items;
     int n_tables, steps, nesting, repeat_depth, call_depth;
     int repeat, index;          /* outermost loop now being expanded; -1 */
@@ -62,9 +62,9 @@ static bool declare(struct state *st, struct frame *f, const struct mpp_xml *nod
 {
     struct mpp_eval ev = at(st, f, node, NULL);
     const char *full = joined(st->r->arena, f->prefix, name);
-    const struct mpp_name *other = mpp_names_find(&st->names, f->table, name);
+    const struct mpp_model_name *other = mpp_model_names_find(&st->names, f->table, name);
     if (!other)
-        other = mpp_names_find(&st->names, MPP_NAMES_FULL, full);
+        other = mpp_model_names_find(&st->names, MPP_MODEL_NAMES_FULL, full);
     if (!good_name(name)) {
         mpp_eval_error(&ev, "\"%.80s\" is not a name: letters, digits, _, - and single dots inside", name);
         return false;
@@ -73,8 +73,8 @@ static bool declare(struct state *st, struct frame *f, const struct mpp_xml *nod
         mpp_eval_error(&ev, "the name \"%.80s\" is taken by line %d", full, other->line);
         return false;
     }
-    mpp_names_put(&st->names, f->table, name, value, node->loc.line);
-    mpp_names_put(&st->names, MPP_NAMES_FULL, full, value, node->loc.line);
+    mpp_model_names_put(&st->names, f->table, name, value, node->loc.line);
+    mpp_model_names_put(&st->names, MPP_MODEL_NAMES_FULL, full, value, node->loc.line);
     return true;
 }
 
@@ -86,14 +86,14 @@ static const char *unnamed(struct state *st, struct frame *f, const struct mpp_x
     for (char *s = base; *s; s++)
         *s = (char)tolower((unsigned char)*s);
     const char *first = joined(arena, f->prefix, base), *full = first;
-    struct mpp_name *counter = mpp_names_find(&st->scratch, 0, first);
+    struct mpp_model_name *counter = mpp_model_names_find(&st->scratch, 0, first);
     if (!counter)
-        counter = mpp_names_put(&st->scratch, 0, first, "", 0);
+        counter = mpp_model_names_put(&st->scratch, 0, first, "", 0);
     if (++counter->count > 1)
         full = mpp_arena_printf(arena, "%s_%d", first, counter->count);
-    while (mpp_names_find(&st->names, MPP_NAMES_FULL, full))
+    while (mpp_model_names_find(&st->names, MPP_MODEL_NAMES_FULL, full))
         full = mpp_arena_printf(arena, "%s_%d", first, ++counter->count);
-    mpp_names_put(&st->names, MPP_NAMES_FULL, full, full, node->loc.line);
+    mpp_model_names_put(&st->names, MPP_MODEL_NAMES_FULL, full, full, node->loc.line);
     return full;
 }
 
@@ -124,11 +124,11 @@ static const char *resolve(struct state *st, const struct frame *f, const struct
     }
     const char *value = NULL;
     for (const struct frame *s = f; s && !value; s = s->up)
-        value = mpp_names_get(&st->names, s->table, ref);
+        value = mpp_model_names_get(&st->names, s->table, ref);
     if (!value)
-        value = mpp_names_get(&st->names, MPP_NAMES_INPUTS, ref);
+        value = mpp_model_names_get(&st->names, MPP_MODEL_NAMES_INPUTS, ref);
     for (const struct frame *s = f; s && !value; s = s->up)
-        value = mpp_names_get(&st->names, MPP_NAMES_FULL, joined(st->r->arena, s->prefix, ref));
+        value = mpp_model_names_get(&st->names, MPP_MODEL_NAMES_FULL, joined(st->r->arena, s->prefix, ref));
     if (!value)
         mpp_eval_error(ev, "no value \"%.80s\" before this%s", ref, hint_for(st, f, ref));
     return value;
@@ -402,8 +402,8 @@ static void expand_repeat(struct state *st, struct frame *f, const struct mpp_xm
         loop.x = body.prev;
         if (++st->steps > MPP_MAX_STEPS)
             break; /* the next element reports it */
-        if (loop.x && !mpp_names_find(&st->names, MPP_NAMES_FULL, body.prefix))
-            mpp_names_put(&st->names, MPP_NAMES_FULL, body.prefix, loop.x, node->loc.line);
+        if (loop.x && !mpp_model_names_find(&st->names, MPP_MODEL_NAMES_FULL, body.prefix))
+            mpp_model_names_put(&st->names, MPP_MODEL_NAMES_FULL, body.prefix, loop.x, node->loc.line);
     }
     st->repeat_depth--;
     if (outermost) {
@@ -543,7 +543,7 @@ static void resolve_loss(struct state *st, const struct frame *top, const struct
     if (!loss)
         return;
     const char *value = resolve(st, top, &ev, loss);
-    if (value && mpp_names_get(&st->names, MPP_NAMES_INPUTS, loss) == value)
+    if (value && mpp_model_names_get(&st->names, MPP_MODEL_NAMES_INPUTS, loss) == value)
         mpp_eval_error(&ev, "loss=\"%s\" is an input", loss);
     st->r->model->training.loss = value;
 }
@@ -559,11 +559,11 @@ void mpp_expand_graph(struct mpp_reader *r, const struct mpp_xml *graph, const s
     if (r->faults != before)
         return;
     struct state st = {.r = r, .names = {.arena = r->arena}, .scratch = {.arena = r->arena},
-                       .n_tables = MPP_NAMES_FIRST_SCOPE, .repeat = -1, .index = -1};
+                       .n_tables = MPP_MODEL_NAMES_FIRST_SCOPE, .repeat = -1, .index = -1};
     for (int i = 0; i < r->model->n_inputs; i++) {
         const struct mpp_model_input *in = &r->model->inputs[i];
-        mpp_names_put(&st.names, MPP_NAMES_INPUTS, in->name, in->name, in->loc.line);
-        mpp_names_put(&st.names, MPP_NAMES_FULL, in->name, in->name, in->loc.line);
+        mpp_model_names_put(&st.names, MPP_MODEL_NAMES_INPUTS, in->name, in->name, in->loc.line);
+        mpp_model_names_put(&st.names, MPP_MODEL_NAMES_FULL, in->name, in->name, in->loc.line);
     }
     struct frame top = {.table = st.n_tables++, .prefix = "", .env = r->globals};
     expand_body(&st, &top, graph->first);

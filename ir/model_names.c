@@ -12,7 +12,7 @@ static uint64_t hash(int table, const char *name)
 }
 
 /* The slot that holds the entry or would take it. */
-static struct mpp_name *slot_of(const struct mpp_names *names, int table, const char *name)
+static struct mpp_model_name *slot_of(const struct mpp_model_names *names, int table, const char *name)
 {
     size_t i = hash(table, name) & (names->cap - 1);
     while (names->slot[i].name && (names->slot[i].table != table || strcmp(names->slot[i].name, name) != 0))
@@ -20,37 +20,37 @@ static struct mpp_name *slot_of(const struct mpp_names *names, int table, const 
     return &names->slot[i];
 }
 
-struct mpp_name *mpp_names_find(const struct mpp_names *names, int table, const char *name)
+struct mpp_model_name *mpp_model_names_find(const struct mpp_model_names *names, int table, const char *name)
 {
     if (names->cap == 0)
         return NULL;
-    struct mpp_name *s = slot_of(names, table, name);
+    struct mpp_model_name *s = slot_of(names, table, name);
     return s->name ? s : NULL;
 }
 
-const char *mpp_names_get(const struct mpp_names *names, int table, const char *name)
+const char *mpp_model_names_get(const struct mpp_model_names *names, int table, const char *name)
 {
-    const struct mpp_name *s = mpp_names_find(names, table, name);
+    const struct mpp_model_name *s = mpp_model_names_find(names, table, name);
     return s ? s->value : NULL;
 }
 
-static void grow(struct mpp_names *names)
+static void grow(struct mpp_model_names *names)
 {
-    struct mpp_names old = *names;
+    struct mpp_model_names old = *names;
     names->cap = old.cap ? old.cap * 2 : 256;
-    names->slot = mpp_arena_array(names->arena, names->cap, struct mpp_name);
+    names->slot = mpp_arena_array(names->arena, names->cap, struct mpp_model_name);
     for (size_t i = 0; i < old.cap; i++) {
         if (old.slot[i].name)
             *slot_of(names, old.slot[i].table, old.slot[i].name) = old.slot[i];
     }
 }
 
-struct mpp_name *mpp_names_put(struct mpp_names *names, int table, const char *name, const char *value, int line)
+struct mpp_model_name *mpp_model_names_put(struct mpp_model_names *names, int table, const char *name, const char *value, int line)
 {
     if (names->n * 2 >= names->cap)
         grow(names);
-    struct mpp_name *s = slot_of(names, table, name);
+    struct mpp_model_name *s = slot_of(names, table, name);
     names->n += s->name == NULL;
-    *s = (struct mpp_name){.table = table, .name = name, .value = value, .line = line, .count = s->count};
+    *s = (struct mpp_model_name){.table = table, .name = name, .value = value, .line = line, .count = s->count};
     return s;
 }
