@@ -45,8 +45,9 @@ struct mpp_comm {
     int repeat, index;            /* layer, -1: none */
 };
 
-struct mpp_memory {               /* bytes per device, padded shards; filled by lowering: sums to arena_bytes */
+struct mpp_memory {               /* bytes per device, padded shards, at the fullest moment; filled by lowering */
     int64_t parameters, gradients, optimizer, activations, inputs, workspace;
+    int64_t gaps;                 /* of the arena that nothing fills at that moment: all seven sum to arena_bytes */
     int64_t arena_bytes;          /* allocated */
     int64_t live_bound_bytes;     /* most bytes alive at once: no arena can be smaller */
 };
