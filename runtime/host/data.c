@@ -7,6 +7,7 @@
 #include "data.h"
 #include "npy.h"
 #include "random.h"
+#include "safetensors.h"
 #include "tensors.h"
 #include "tokens.h"
 

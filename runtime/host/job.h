@@ -11,6 +11,7 @@
 struct mpp_data;
 struct mpp_feed;
 struct mpp_options;
+struct mpp_progress;
 struct mpp_program;
 struct mpp_rank;
 struct mpp_transport;
@@ -25,6 +26,8 @@ struct mpp_job {
     uint64_t seed;
     int64_t first_step;    /* steps already done: 0, or the checkpoint's */
     const char *resume;    /* step directory to continue from, or NULL */
+    int prepare_code;      /* how opening all this went in this process; the ranks agree on it first */
+    struct mpp_error prepare_error;
 };
 
 /* One per rank; mpp_rank.impl. */
@@ -33,6 +36,7 @@ struct mpp_local {
     jmp_buf leave;  /* set by the rank's entry point: mpp_leave comes back there */
     int exit_code;
     struct mpp_feed *feed;
+    struct mpp_progress *progress; /* rank 0 */
 };
 
 #endif

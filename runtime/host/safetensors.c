@@ -396,8 +396,9 @@ bool mpp_weight_read_i32(const struct mpp_weight *weight, int64_t first, int64_t
 
 /* ---- writing ------------------------------------------------------------------------------------------ */
 
-/* The header's text, padded with spaces to 8 bytes; *N_OUT its length. The caller frees. */
-static char *header_text(struct mpp_st_entry *entries, int n, size_t *n_out)
+/* The header's text behind its length of 8 bytes, padded with spaces to 8. Fills file_offset; *END_OUT is the
+ * file's size. NULL: out of memory, or a name occurs twice. The caller frees. */
+static char *header_text(struct mpp_st_entry *entries, int n, int64_t *length_out, int64_t *end_out)
 {
     json_t *root = json_object();
     int64_t at = 0;
@@ -418,34 +419,46 @@ static char *header_text(struct mpp_st_entry *entries, int n, size_t *n_out)
     bool complete = (int)json_object_size(root) == n;
     json_decref(root);
     size_t length = text != NULL ? strlen(text) : 0, padded = (length + 7) / 8 * 8;
-    char *out = text != NULL && complete ? malloc(padded + 1) : NULL;
+    char *out = text != NULL && complete ? malloc(8 + padded + 1) : NULL;
     if (out != NULL) {
-        memcpy(out, text, length);
-        memset(out + length, ' ', padded - length);
+        for (int i = 0; i < 8; i++)
+            out[i] = (char)(padded >> 8 * i & 255);
+        memcpy(out + 8, text, length);
+        memset(out + 8 + length, ' ', padded - length);
     }
     free(text);
-    *n_out = padded;
+    *length_out = 8 + (int64_t)padded;
+    *end_out = *length_out + at;
+    for (int i = 0; i < n; i++)
+        entries[i].file_offset += *length_out;
     return out;
+}
+
+static int layout(struct mpp_st_entry *entries, int n, char **text_out, int64_t *length_out, int64_t *end_out,
+                  struct mpp_error *error)
+{
+    *text_out = header_text(entries, n, length_out, end_out);
+    if (*text_out == NULL)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "no file header: out of memory, or a tensor's name occurs twice");
+    return MPP_EXIT_OK;
+}
+
+int mpp_st_layout(struct mpp_st_entry *entries, int n, struct mpp_error *error)
+{
+    char *text;
+    int64_t length, end;
+    int code = layout(entries, n, &text, &length, &end, error);
+    free(text);
+    return code;
 }
 
 int mpp_st_create(const char *path, struct mpp_st_entry *entries, int n, struct mpp_error *error)
 {
-    size_t length;
-    char *text = header_text(entries, n, &length);
-    if (text == NULL)
-        return mpp_error_set(error, MPP_EXIT_SYSTEM, "%s: no header can be made: out of memory, or a name occurs twice",
-                             path);
-    int64_t end = 8 + (int64_t)length;
-    for (int i = 0; i < n; i++) {
-        int64_t bytes = 4;
-        for (int d = 0; d < entries[i].n_dims; d++)
-            bytes *= entries[i].dims[d];
-        entries[i].file_offset += 8 + (int64_t)length;
-        end += bytes;
-    }
-    unsigned char prefix[8];
-    for (int i = 0; i < 8; i++)
-        prefix[i] = (unsigned char)(length >> 8 * i & 255);
+    char *text;
+    int64_t length, end;
+    int code = layout(entries, n, &text, &length, &end, error);
+    if (code != MPP_EXIT_OK)
+        return code;
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     bool ok = fd >= 0;
     if (ok) {
@@ -455,8 +468,7 @@ int mpp_st_create(const char *path, struct mpp_st_entry *entries, int n, struct 
             ok = false;
         }
     }
-    ok = ok && ftruncate(fd, end) == 0 && pwrite(fd, prefix, 8, 0) == 8 &&
-         pwrite(fd, text, length, 8) == (ssize_t)length;
+    ok = ok && ftruncate(fd, end) == 0 && pwrite(fd, text, (size_t)length, 0) == (ssize_t)length;
     int why = errno;
     if (fd >= 0 && close(fd) != 0)
         ok = false;

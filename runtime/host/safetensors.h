@@ -61,7 +61,9 @@ struct mpp_st_entry {
     int64_t file_offset; /* out: of the first byte */
 };
 
-/* Create PATH with its header and room for all tensors (F32 or I32); their bytes are written afterwards. */
+/* Where each tensor will lie (F32 or I32, in the given order): fills file_offset. */
+int mpp_st_layout(struct mpp_st_entry *entries, int n, struct mpp_error *error) MPP_RT_CHECKED;
+/* The same, and create PATH with its header and room for all tensors; their bytes are written afterwards. */
 int mpp_st_create(const char *path, struct mpp_st_entry *entries, int n, struct mpp_error *error) MPP_RT_CHECKED;
 
 #endif

@@ -1,0 +1,34 @@
+/* checkpoint.h - global tensors on disk, and coming back to exactly where training was.
+ *
+ *     code = mpp_checkpoint_find("ckpt", &found, &error);          // DIR/step-N of the highest N
+ *     mpp_checkpoint_load(r, &found);                              // collective
+ *     mpp_checkpoint_save(r, "ckpt", data);                        // collective: ckpt/step-<r->step>/
+ *
+ * A step's folder holds model.safetensors (parameters), optimizer.safetensors and state.json. It is written
+ * under another name, flushed, and renamed: what is called step-N is complete. Every global tensor is
+ * written by the ranks that hold its blocks, so that any plan can read it. */
+#ifndef MPP_CHECKPOINT_H
+#define MPP_CHECKPOINT_H
+
+#include <stdint.h>
+
+#include "fail.h"
+#include "mpp_rt.h"
+
+struct mpp_checkpoint {
+    char path[4096]; /* of the step's folder */
+    int64_t step;    /* steps done */
+    uint64_t seed;
+};
+
+/* The newest complete step of DIR, or DIR itself where it is one. */
+int mpp_checkpoint_find(const char *dir, struct mpp_checkpoint *found_out, struct mpp_error *error) MPP_RT_CHECKED;
+
+/* Collective over all ranks; on failure all ranks leave (fail.h). */
+void mpp_checkpoint_load(struct mpp_rank *r, const char *step_dir);
+/* DATA is recorded; the older folders beyond program->save_keep (0: all stay) are removed. */
+void mpp_checkpoint_save(struct mpp_rank *r, const char *dir, const char *data);
+/* All tensors of KIND as one file, which appears complete or not at all. Collective. */
+void mpp_checkpoint_write(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *path);
+
+#endif

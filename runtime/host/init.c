@@ -1,0 +1,178 @@
+/* init.c - random and loaded parameters. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "init.h"
+#include "random.h"
+#include "safetensors.h"
+#include "tensors.h"
+
+void mpp_random_normal(uint32_t a, uint32_t b, float *x_out, float *y_out)
+{
+    const float two_pi = 6.2831853f;
+    float u = (float)((a >> 8) + 1) * 0x1p-24f; /* (0, 1] */
+    float radius = sqrtf(-2.0f * logf(u)), angle = two_pi * mpp_random_unit(b);
+    *x_out = radius * cosf(angle);
+    *y_out = radius * sinf(angle);
+}
+
+static uint64_t name_hash(const char *name)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (; *name != '\0'; name++)
+        hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
+    return hash;
+}
+
+/* Elements FIRST .. FIRST + COUNT - 1 of the tensor. */
+static void draw(const struct mpp_tensor *t, uint64_t seed, uint64_t hash, int64_t first, int64_t count, float *out)
+{
+    float a = (float)t->init_a, b = (float)t->init_b;
+    for (int64_t i = 0; i < count;) {
+        int64_t element = first + i;
+        uint32_t word[4];
+        float x[4];
+        mpp_random_block(seed, MPP_STREAM_INIT, (uint64_t)element / 4, hash, word);
+        if (t->init == MPP_INIT_NORMAL) {
+            mpp_random_normal(word[0], word[1], &x[0], &x[1]);
+            mpp_random_normal(word[2], word[3], &x[2], &x[3]);
+        }
+        for (int64_t lane = element % 4; lane < 4 && i < count; lane++, i++)
+            out[i] = t->init == MPP_INIT_NORMAL ? a + b * x[lane] : a + (b - a) * mpp_random_unit(word[lane]);
+    }
+}
+
+static void fill_run(const struct mpp_tensor *t, uint64_t seed, uint64_t hash, const struct mpp_run *run, void *local)
+{
+    double value = t->init == MPP_INIT_ONES ? 1.0 : t->init == MPP_INIT_CONSTANT ? t->init_a : 0.0;
+    if (t->type == MPP_TYPE_I32) {
+        for (int64_t i = 0; i < run->count; i++)
+            ((int32_t *)local)[run->local + i] = (int32_t)value;
+        return;
+    }
+    float *out = (float *)local + run->local;
+    if (t->init == MPP_INIT_NORMAL || t->init == MPP_INIT_UNIFORM)
+        draw(t, seed, hash, run->global, run->count, out);
+    else
+        for (int64_t i = 0; i < run->count; i++)
+            out[i] = (float)value;
+}
+
+int mpp_init_random(struct mpp_rank *r, enum mpp_tensor_kind kind, struct mpp_error *error)
+{
+    struct mpp_named *named;
+    int n;
+    int code = mpp_named_list(r->program, kind, &named, &n, error);
+    if (code != MPP_EXIT_OK)
+        return code;
+    for (int i = 0; i < n; i++) {
+        struct mpp_block block = mpp_block_of(r, named[i].tensor);
+        struct mpp_run run = {0};
+        while (mpp_block_next(&block, &run))
+            fill_run(named[i].tensor, r->seed, name_hash(named[i].name), &run, r->arena + named[i].offset);
+    }
+    mpp_named_free(named, n);
+    return MPP_EXIT_OK;
+}
+
+/* ---- from files ------------------------------------------------------------------------------------ */
+
+static int check_weight(const char *path, const struct mpp_named *named, const struct mpp_weight *w,
+                        struct mpp_error *error)
+{
+    const struct mpp_tensor *t = named->tensor;
+    bool fits = w->n_dims == t->n_published;
+    for (int d = 0; fits && d < w->n_dims; d++)
+        fits = w->dims[d] == t->published[d];
+    if (!fits || w->count != named->count) {
+        char has[160], want[160];
+        mpp_shape_print(w->n_dims, w->dims, has, sizeof has);
+        mpp_shape_print(t->n_published, t->published, want, sizeof want);
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: tensor \"%s\" has shape %s, but the model's has %s", path,
+                             named->name, has, want);
+    }
+    bool right = t->type == MPP_TYPE_I32 ? w->dtype == MPP_DTYPE_I32 : w->dtype <= MPP_DTYPE_F64;
+    if (!right)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: tensor \"%s\" is %s; %s", path, named->name,
+                             mpp_dtype_name(w->dtype),
+                             t->type == MPP_TYPE_I32 ? "I32 is needed" : "F32, F16, BF16 or F64 is needed");
+    return MPP_EXIT_OK;
+}
+
+static void load_block(const struct mpp_rank *r, const struct mpp_named *named, const struct mpp_weight *w)
+{
+    struct mpp_block block = mpp_block_of(r, named->tensor);
+    struct mpp_run run = {0};
+    char *local = r->arena + named->offset;
+    while (mpp_block_next(&block, &run)) {
+        if (named->tensor->type == MPP_TYPE_I32)
+            (void)mpp_weight_read_i32(w, run.global, run.count, (int32_t *)(void *)local + run.local);
+        else
+            (void)mpp_weight_read(w, run.global, run.count, (float *)(void *)local + run.local);
+    }
+}
+
+/* A list of at most three names. */
+struct short_list {
+    int n;
+    char text[320];
+};
+
+static void list_add(struct short_list *list, const char *name)
+{
+    size_t at = strlen(list->text);
+    if (list->n++ < 3)
+        snprintf(list->text + at, sizeof list->text - at, "%s%.96s", list->n > 1 ? ", " : "", name);
+    else if (list->n == 4)
+        snprintf(list->text + at, sizeof list->text - at, ", ...");
+}
+
+static int load_all(struct mpp_rank *r, const struct mpp_named *named, int n, const char *path,
+                    struct mpp_weights *weights, struct mpp_error *error)
+{
+    struct short_list missing = {0};
+    for (int i = 0; i < n; i++)
+        if (mpp_weights_find(weights, named[i].name) == NULL)
+            list_add(&missing, named[i].name);
+    if (missing.n > 0)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: lacks %d of the model's %d tensors: %s", path, missing.n, n,
+                             missing.text);
+    for (int i = 0; i < n; i++) {
+        struct mpp_weight *w = mpp_weights_find(weights, named[i].name);
+        int code = check_weight(path, &named[i], w, error);
+        if (code != MPP_EXIT_OK)
+            return code;
+        w->used = true;
+        load_block(r, &named[i], w);
+    }
+    return MPP_EXIT_OK;
+}
+
+int mpp_init_load(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *path, const char *const *strip,
+                  char *note, int note_bytes, struct mpp_error *error)
+{
+    struct mpp_named *named;
+    struct mpp_weights *weights;
+    int n;
+    int code = mpp_named_list(r->program, kind, &named, &n, error);
+    if (code != MPP_EXIT_OK)
+        return code;
+    code = mpp_weights_open(path, strip, &weights, error);
+    if (code == MPP_EXIT_OK) {
+        code = load_all(r, named, n, path, weights, error);
+        struct short_list extra = {0};
+        for (int i = 0; i < mpp_weights_count(weights); i++)
+            if (!mpp_weights_at(weights, i)->used)
+                list_add(&extra, mpp_weights_at(weights, i)->name);
+        if (note != NULL)
+            note[0] = '\0';
+        if (note != NULL && extra.n > 0)
+            snprintf(note, (size_t)note_bytes, "%s: %d tensor%s not in the model: %s", path, extra.n,
+                     extra.n == 1 ? " is" : "s are", extra.text);
+        mpp_weights_close(weights);
+    }
+    mpp_named_free(named, n);
+    return code;
+}

@@ -1,0 +1,184 @@
+/* main.c - mpp_main: options, checkpoint, data, then the ranks, as threads here or as processes under MPI. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "checkpoint.h"
+#include "data.h"
+#include "job.h"
+#include "mpp_rt.h"
+#include "options.h"
+#include "trainer.h"
+#include "transport.h"
+
+/* Present where the BLAS is OpenBLAS. */
+extern void openblas_set_num_threads(int n) __attribute__((weak));
+
+static const char *first_env(const char *a, const char *b)
+{
+    return getenv(a) != NULL ? getenv(a) : getenv(b);
+}
+
+/* Devices are the unit of parallelism; only a device that is alone may use all cores. */
+static void limit_blas_threads(int local_ranks)
+{
+    const char *beside = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    if (openblas_set_num_threads != NULL && (local_ranks > 1 || (beside != NULL && atoi(beside) > 1)))
+        openblas_set_num_threads(1);
+}
+
+static void set_rank(struct mpp_rank *r, struct mpp_local *local, struct mpp_job *job, int rank)
+{
+    const struct mpp_program *p = job->program;
+    *local = (struct mpp_local){.job = job};
+    *r = (struct mpp_rank){
+        .rank = rank,
+        .n_ranks = mpp_mesh_ranks(p),
+        .n_axes = p->n_axes,
+        .micro_batches = p->micro_batches,
+        .seed = job->seed,
+        .hyper = p->hyper,
+        .training = true,
+        .program = p,
+        .transport = job->transport,
+        .impl = local,
+    };
+    for (int a = 0; a < p->n_axes; a++)
+        r->axis_size[a] = p->axis_size[a];
+    mpp_mesh_coords(p, rank, r->coord);
+}
+
+static void *rank_main(void *arg)
+{
+    mpp_trainer_rank(arg);
+    return NULL;
+}
+
+/* All ranks as threads; the first failure's code. */
+static int run_threads(struct mpp_job *job, struct mpp_error *error)
+{
+    int n = mpp_mesh_ranks(job->program), started = 0, code = MPP_EXIT_OK;
+    struct mpp_rank *ranks = calloc((size_t)n, sizeof *ranks);
+    struct mpp_local *locals = calloc((size_t)n, sizeof *locals);
+    pthread_t *threads = calloc((size_t)n, sizeof *threads);
+    if (ranks == NULL || locals == NULL || threads == NULL)
+        code = mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+    for (int i = 0; code == MPP_EXIT_OK && i < n; i++)
+        set_rank(&ranks[i], &locals[i], job, i);
+    for (; code == MPP_EXIT_OK && started < n; started++)
+        if (pthread_create(&threads[started], NULL, rank_main, &ranks[started]) != 0) {
+            code = MPP_EXIT_SYSTEM; /* the others wait for this one: release them */
+            job->transport->ops->abort(&ranks[0], code, "the system gives no more threads");
+            break;
+        }
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < started; i++) {
+        mpp_trainer_clean(&ranks[i]);
+        if (code == MPP_EXIT_OK)
+            code = locals[i].exit_code;
+    }
+    free(ranks);
+    free(locals);
+    free(threads);
+    return code;
+}
+
+#ifdef MPP_WITH_MPI
+static int run_process(struct mpp_job *job, int rank)
+{
+    struct mpp_rank r;
+    struct mpp_local local;
+    set_rank(&r, &local, job, rank);
+    mpp_trainer_rank(&r);
+    mpp_trainer_clean(&r);
+    return local.exit_code;
+}
+#endif
+
+/* Where to continue from, and what data there is: the same in every process. */
+static int prepare(struct mpp_job *job, const struct mpp_options *o, struct mpp_checkpoint *from,
+                   struct mpp_error *error)
+{
+    job->seed = o->seed;
+    if (o->resume != NULL) {
+        int code = mpp_checkpoint_find(o->resume, from, error);
+        if (code != MPP_EXIT_OK)
+            return code;
+        if (o->seed_given && o->seed != from->seed)
+            return mpp_error_set(error, MPP_EXIT_INPUT, "%s was trained with seed %llu; --seed %llu would not continue it",
+                                 from->path, (unsigned long long)from->seed, (unsigned long long)o->seed);
+        job->resume = from->path;
+        job->first_step = from->step;
+        job->seed = from->seed;
+    }
+    return mpp_data_open(o->data, job->program, job->seed, &job->data, error);
+}
+
+/* Started by mpirun or srun: this process is one rank of many. *FIRST_OUT: it is the one that speaks. */
+static bool under_mpi(bool *first_out)
+{
+    const char *rank = first_env("OMPI_COMM_WORLD_RANK", "PMI_RANK");
+    *first_out = rank == NULL || atoi(rank) == 0;
+    return first_env("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") != NULL;
+}
+
+static int run_job(struct mpp_job *job, bool mpi, struct mpp_error *error)
+{
+    int code = MPP_EXIT_INPUT;
+#ifdef MPP_WITH_MPI
+    if (mpi) {
+        int rank;
+        job->local_ranks = 1;
+        limit_blas_threads(1);
+        job->transport = mpp_transport_mpi_new(job->program, &rank, error);
+        if (job->transport == NULL)
+            return code;
+        code = run_process(job, rank);
+        job->transport->ops->free(job->transport);
+        return code;
+    }
+#else
+    const char *size = first_env("OMPI_COMM_WORLD_SIZE", "PMI_SIZE");
+    if (mpi && atoi(size) > 1)
+        return mpp_error_set(error, code, "started as %s processes, but this trainer was built without MPI; "
+                             "install MPI and build again, or start it alone", size);
+#endif
+    job->local_ranks = mpp_mesh_ranks(job->program);
+    limit_blas_threads(job->local_ranks);
+    job->transport = mpp_transport_threads_new(job->program, error);
+    if (job->transport == NULL)
+        return MPP_EXIT_SYSTEM;
+    code = run_threads(job, error);
+    job->transport->ops->free(job->transport);
+    return code;
+}
+
+int mpp_main(int argc, char **argv, const struct mpp_program *program)
+{
+    struct mpp_error error = {0};
+    struct mpp_options options;
+    struct mpp_job job = {.program = program, .options = &options};
+    struct mpp_checkpoint *from = calloc(1, sizeof *from);
+    bool first, mpi = under_mpi(&first);
+    int code = from != NULL ? MPP_EXIT_OK : mpp_error_set(&error, MPP_EXIT_SYSTEM, "out of memory");
+    if (code == MPP_EXIT_OK)
+        code = mpp_options_parse(argc, argv, program, &options, &error);
+    if (code == MPP_EXIT_OK && options.help) {
+        if (first)
+            mpp_options_usage(stdout, argv[0], program);
+        free(from);
+        return MPP_EXIT_OK;
+    }
+    if (code == MPP_EXIT_OK) {
+        job.prepare_code = prepare(&job, &options, from, &job.prepare_error);
+        code = run_job(&job, mpi, &error);
+    }
+    if (code != MPP_EXIT_OK && error.text[0] != '\0' && first)
+        fprintf(stderr, "error: %s\n", error.text);
+    mpp_data_close(job.data);
+    free(from);
+    return code;
+}

@@ -1,0 +1,131 @@
+/* options.c - the trainer's command line. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "options.h"
+
+enum option { OPT_DATA, OPT_STEPS, OPT_SEED, OPT_INIT, OPT_SAVE, OPT_RESUME, OPT_METRICS, OPT_DUMP_GRADS, OPT_LR,
+              OPT_HELP, N_OPTIONS };
+
+static const char *const names[N_OPTIONS] = {
+    "--data", "--steps", "--seed", "--init", "--save", "--resume", "--metrics", "--dump-grads", "--lr", "--help",
+};
+
+static int parse_count(const char *name, const char *value, int64_t *out, struct mpp_error *error)
+{
+    char *end;
+    errno = 0;
+    long long x = strtoll(value, &end, 10);
+    if (end == value || *end != '\0' || errno != 0 || x < 0)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s takes a whole number from 0 on, not \"%s\"", name, value);
+    *out = x;
+    return MPP_EXIT_OK;
+}
+
+static int parse_one(enum option option, const char *value, struct mpp_options *o, struct mpp_error *error)
+{
+    char *end;
+    int64_t seed = 0;
+    int code = MPP_EXIT_OK;
+    switch (option) {
+    case OPT_DATA: o->data = value; break;
+    case OPT_INIT: o->init = value; break;
+    case OPT_SAVE: o->save = value; break;
+    case OPT_RESUME: o->resume = value; break;
+    case OPT_METRICS: o->metrics = value; break;
+    case OPT_DUMP_GRADS: o->dump_grads = value; break;
+    case OPT_STEPS: return parse_count(names[option], value, &o->steps, error);
+    case OPT_SEED:
+        code = parse_count(names[option], value, &seed, error);
+        o->seed = (uint64_t)seed;
+        o->seed_given = true;
+        return code;
+    case OPT_LR:
+        o->lr = strtod(value, &end);
+        if (end == value || *end != '\0' || !isfinite(o->lr) || o->lr < 0)
+            return mpp_error_set(error, MPP_EXIT_INPUT, "--lr takes a number from 0 on, not \"%s\"", value);
+        break;
+    default: break;
+    }
+    return MPP_EXIT_OK;
+}
+
+/* Which option ARG is; *VALUE_OUT where it is written --name=value, else NULL. */
+static int find_option(const char *arg, const char **value_out, struct mpp_error *error)
+{
+    size_t length = strcspn(arg, "=");
+    *value_out = arg[length] == '=' ? arg + length + 1 : NULL;
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (strlen(names[i]) == length && strncmp(arg, names[i], length) == 0)
+            return i;
+    char word[64], hint[96];
+    snprintf(word, sizeof word, "%.*s", (int)length, arg);
+    mpp_error_hint(word, names, N_OPTIONS, hint, sizeof hint);
+    if (arg[0] == '-')
+        (void)mpp_error_set(error, MPP_EXIT_INPUT, "there is no option %s%s%s", word, hint,
+                            hint[0] == '\0' ? "; see --help" : "");
+    else
+        (void)mpp_error_set(error, MPP_EXIT_INPUT, "\"%s\" is no option; see --help", arg);
+    return -1;
+}
+
+int mpp_options_parse(int argc, char **argv, const struct mpp_program *program, struct mpp_options *options_out,
+                      struct mpp_error *error)
+{
+    struct mpp_options o = {.steps = program->steps, .seed = (uint64_t)program->seed, .lr = (double)program->hyper.lr};
+    for (int i = 1; i < argc; i++) {
+        const char *value;
+        int option = find_option(argv[i], &value, error);
+        if (option < 0)
+            return MPP_EXIT_INPUT;
+        if (option == OPT_HELP) {
+            o.help = true;
+            continue;
+        }
+        if (value == NULL && i + 1 < argc)
+            value = argv[++i];
+        if (value == NULL || value[0] == '\0')
+            return mpp_error_set(error, MPP_EXIT_INPUT, "%s takes a value", names[option]);
+        int code = parse_one((enum option)option, value, &o, error);
+        if (code != MPP_EXIT_OK)
+            return code;
+    }
+    if (o.init != NULL && o.resume != NULL)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "--init and --resume both say where the weights come from; give one");
+    if (o.data == NULL)
+        o.data = program->data;
+    if (o.data == NULL && !o.help)
+        return mpp_error_set(error, MPP_EXIT_INPUT,
+                             "the model names no data; give --data text:FILE, tokens:GLOB, npy:DIR or synthetic");
+    if (o.init == NULL && o.resume == NULL)
+        o.init = program->weights;
+    if (o.init != NULL && strcmp(o.init, "random") == 0)
+        o.init = NULL;
+    *options_out = o;
+    return MPP_EXIT_OK;
+}
+
+void mpp_options_usage(FILE *out, const char *argv0, const struct mpp_program *program)
+{
+    const char *slash = strrchr(argv0, '/');
+    fprintf(out,
+            "usage: %s [options]\n"
+            "Trains %s; started by mpirun each process is one device, alone all devices are threads.\n\n"
+            "  --data SOURCE         text:FILE (bytes), tokens:GLOB (token shards), npy:DIR (NAME.npy per\n"
+            "                        input), synthetic; default %s\n"
+            "  --steps N             train up to step N; default %lld\n"
+            "  --seed N              of weights, samples and dropout; default %lld\n"
+            "  --init FILE           weights: .safetensors, or model.safetensors.index.json, or random;\n"
+            "                        default %s\n"
+            "  --save DIR            write DIR/step-N at the end%s\n"
+            "  --resume DIR          continue from the newest step of DIR\n"
+            "  --metrics FILE.jsonl  one JSON line per step\n"
+            "  --dump-grads FILE     gradients of the first step, as safetensors\n"
+            "  --lr X                peak learning rate; default %g\n"
+            "  --help                this text\n",
+            slash != NULL ? slash + 1 : argv0, program->model, program->data != NULL ? program->data : "none",
+            (long long)program->steps, (long long)program->seed, program->weights != NULL ? program->weights : "random",
+            program->save_every > 0 ? " and every few steps" : "", (double)program->hyper.lr);
+}

@@ -1,0 +1,132 @@
+/* progress.c - the progress line and the metrics file. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "progress.h"
+
+#define FEW_STEPS 30
+
+struct mpp_progress {
+    FILE *metrics;
+    const char *path;
+    int64_t first, last;
+    bool terminal, on_line; /* a line without its end is on the terminal */
+    double printed_s;
+};
+
+double mpp_clock_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void mpp_bytes_print(int64_t bytes, char *out, int out_bytes)
+{
+    static const char *const units[] = {"kB", "MB", "GB", "TB"};
+    double x = (double)bytes / 1e3;
+    int unit = 0;
+    for (; x >= 1e3 && unit < 3; unit++)
+        x /= 1e3;
+    snprintf(out, (size_t)out_bytes, "%.*f %s", x < 100 ? 1 : 0, x, units[unit]);
+}
+
+/* Length of the part of FILE whose lines are of steps up to LAST_STEP. */
+static long kept_length(FILE *file, int64_t last_step)
+{
+    char line[512];
+    long at = 0;
+    while (fgets(line, sizeof line, file) != NULL) {
+        long long step;
+        if (strchr(line, '\n') == NULL || sscanf(line, "{\"step\": %lld", &step) != 1 || step > last_step)
+            break;
+        at += (long)strlen(line);
+    }
+    return at;
+}
+
+static FILE *open_metrics(const char *path, bool append, int64_t first)
+{
+    FILE *file = append ? fopen(path, "r+e") : NULL;
+    if (file == NULL)
+        return fopen(path, "we");
+    long length = kept_length(file, first);
+    if (ftruncate(fileno(file), length) != 0 || fseek(file, length, SEEK_SET) != 0) {
+        fclose(file);
+        return NULL;
+    }
+    return file;
+}
+
+int mpp_progress_open(const char *metrics, bool append, int64_t first, int64_t last, struct mpp_progress **progress_out,
+                      struct mpp_error *error)
+{
+    struct mpp_progress *p = calloc(1, sizeof *p);
+    if (p == NULL)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+    p->path = metrics;
+    p->first = first;
+    p->last = last;
+    p->terminal = isatty(STDOUT_FILENO);
+    if (metrics != NULL && (p->metrics = open_metrics(metrics, append, first)) == NULL) {
+        free(p);
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "%s: %s", metrics, strerror(errno));
+    }
+    *progress_out = p;
+    return MPP_EXIT_OK;
+}
+
+static void print_number(FILE *out, const char *name, double x)
+{
+    if (isfinite(x))
+        fprintf(out, ", \"%s\": %.9g", name, x);
+    else
+        fprintf(out, ", \"%s\": null", name);
+}
+
+static void print_line(struct mpp_progress *p, const struct mpp_step_report *r)
+{
+    double now = mpp_clock_s();
+    bool last = r->step == p->last;
+    if (!last && p->last - p->first > FEW_STEPS && now - p->printed_s < (p->terminal ? 0.1 : 1.0))
+        return;
+    p->printed_s = now;
+    printf("%sstep %lld/%lld  loss %.6g  %.4g tokens/s%s", p->terminal ? "\r" : "", (long long)r->step,
+           (long long)p->last, r->loss, r->tokens_per_s, p->terminal ? "\033[K" : "\n");
+    p->on_line = p->terminal;
+    fflush(stdout);
+}
+
+int mpp_progress_step(struct mpp_progress *progress, const struct mpp_step_report *report, struct mpp_error *error)
+{
+    struct mpp_progress *p = progress;
+    print_line(p, report);
+    if (p->metrics == NULL)
+        return MPP_EXIT_OK;
+    fprintf(p->metrics, "{\"step\": %lld", (long long)report->step);
+    print_number(p->metrics, "loss", report->loss);
+    print_number(p->metrics, "grad_norm", report->grad_norm);
+    print_number(p->metrics, "lr", report->lr);
+    print_number(p->metrics, "step_s", report->step_s);
+    print_number(p->metrics, "tokens_per_s", report->tokens_per_s);
+    fputs("}\n", p->metrics);
+    if (fflush(p->metrics) != 0 || ferror(p->metrics))
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "%s: %s", p->path, strerror(errno));
+    return MPP_EXIT_OK;
+}
+
+void mpp_progress_close(struct mpp_progress *progress)
+{
+    if (progress == NULL)
+        return;
+    if (progress->on_line)
+        putchar('\n');
+    if (progress->metrics != NULL)
+        fclose(progress->metrics);
+    free(progress);
+}

@@ -1,0 +1,39 @@
+/* progress.h - what the user sees of a run, and what programs read: metrics as JSON lines. Rank 0 only.
+ *
+ *     struct mpp_progress *p;
+ *     int code = mpp_progress_open("run.jsonl", append, first, last, &p, &error);
+ *     mpp_progress_step(p, &(struct mpp_step_report){ .step = 1, .loss = 4.2, ... });
+ *     mpp_progress_close(p);
+ *
+ * A metrics line: {"step": 1, "loss": 4.2, "grad_norm": null, "lr": 0.001, "step_s": 0.1, "tokens_per_s": 5e3}.
+ * Numbers that are not finite are null. */
+#ifndef MPP_PROGRESS_H
+#define MPP_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "fail.h"
+
+struct mpp_progress;
+
+struct mpp_step_report {
+    int64_t step;
+    double loss, grad_norm, lr; /* grad_norm is NaN where none is computed */
+    double step_s, tokens_per_s;
+};
+
+/* METRICS may be NULL. APPEND: a resumed run goes on with its file; lines from step FIRST + 1 on are dropped. */
+int mpp_progress_open(const char *metrics, bool append, int64_t first, int64_t last, struct mpp_progress **progress_out,
+                      struct mpp_error *error) MPP_RT_CHECKED;
+/* Fails where the metrics cannot be written. */
+int mpp_progress_step(struct mpp_progress *progress, const struct mpp_step_report *report, struct mpp_error *error)
+    MPP_RT_CHECKED;
+void mpp_progress_close(struct mpp_progress *progress);
+
+/* Seconds of a clock that only goes forward. */
+double mpp_clock_s(void);
+/* "12.3 MB" in OUT. */
+void mpp_bytes_print(int64_t bytes, char *out, int out_bytes);
+
+#endif

@@ -1,0 +1,352 @@
+/* Collectives against their definition, on threads (meshes of 1 to 3 axes, 2 to 8 ranks) or, started by
+ * mpirun with 2, 4 or 8 processes, on MPI. Every value is a function of (rank, place), so that each rank
+ * knows what the others hold. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mpp_rt.h"
+#include "host/job.h"
+#include "host/transport.h"
+
+struct tally {
+    int passed, failed;
+};
+
+static void expect(struct tally *t, bool ok, const char *what, const struct mpp_rank *r, unsigned mask)
+{
+    if (ok) {
+        t->passed++;
+        return;
+    }
+    t->failed++;
+    fprintf(stderr, "failed: %s, rank %d of %d, mask %u\n", what, r->rank, r->n_ranks, mask);
+}
+
+/* Ranks of the group, by looking at everyone's coordinates. */
+static int members(const struct mpp_rank *r, unsigned mask, int out[])
+{
+    int n = 0;
+    for (int other = 0; other < r->n_ranks; other++) {
+        int coord[MPP_MAX_AXES], rest = other;
+        bool same = true;
+        for (int a = r->n_axes - 1; a >= 0; a--) {
+            coord[a] = rest % r->axis_size[a];
+            rest /= r->axis_size[a];
+        }
+        for (int a = 0; a < r->n_axes; a++)
+            same = same && ((mask >> a & 1) || coord[a] == r->coord[a]);
+        if (same)
+            out[n++] = other;
+    }
+    return n;
+}
+
+/* Index range of a member's block, by cutting the range axis after axis. Returns the padded extent. */
+static int64_t cut(const struct mpp_rank *r, unsigned mask, int rank, int64_t extent, int64_t *begin, int64_t *end)
+{
+    int coord[MPP_MAX_AXES];
+    for (int a = r->n_axes - 1; a >= 0; a--) {
+        coord[a] = rank % r->axis_size[a];
+        rank /= r->axis_size[a];
+    }
+    *begin = 0;
+    *end = extent;
+    int64_t padded = extent;
+    for (int a = 0; a < r->n_axes; a++)
+        if (mask >> a & 1) {
+            padded = (padded + r->axis_size[a] - 1) / r->axis_size[a];
+            int64_t b = *begin + coord[a] * padded, e = b + padded;
+            *begin = b < *end ? b : *end;
+            *end = e < *end ? e : *end;
+        }
+    return padded;
+}
+
+static float value(int rank, int64_t at)
+{
+    return (float)((rank * 37 + at * 11) % 101) - 50.0f;
+}
+
+static float *fill(int rank, int64_t count)
+{
+    float *x = malloc((size_t)(count + 1) * sizeof *x);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = value(rank, i);
+    return x;
+}
+
+static void check_all_reduce(struct mpp_rank *r, unsigned mask, int64_t count, struct tally *t)
+{
+    int group[64], n = members(r, mask, group);
+    for (int op = 0; op < 2; op++) {
+        float *x = fill(r->rank, count);
+        mpp_all_reduce(r, mask, x, count, op == 0 ? MPP_REDUCE_SUM : MPP_REDUCE_MAX);
+        bool ok = true;
+        for (int64_t i = 0; i < count; i++) {
+            float want = value(group[0], i);
+            for (int m = 1; m < n; m++) {
+                float v = value(group[m], i);
+                want = op == 0 ? want + v : v > want ? v : want;
+            }
+            ok = ok && x[i] == want;
+        }
+        expect(t, ok, op == 0 ? "all_reduce sum" : "all_reduce max", r, mask);
+        free(x);
+    }
+}
+
+static void check_cut(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, struct tally *t)
+{
+    int group[64], n = members(r, mask, group);
+    int64_t begin, end;
+    int64_t block = cut(r, mask, r->rank, extent, &begin, &end);
+    float *small = fill(r->rank, outer * block * inner), *big = fill(r->rank, outer * extent * inner);
+    float *gathered = calloc((size_t)(outer * extent * inner), 4), *part = calloc((size_t)(outer * block * inner), 4);
+
+    mpp_all_gather(r, mask, outer, extent, inner, small, gathered);
+    bool ok = true;
+    for (int m = 0; m < n; m++) {
+        int64_t b, e;
+        cut(r, mask, group[m], extent, &b, &e);
+        for (int64_t o = 0; o < outer; o++)
+            for (int64_t k = b; k < e; k++)
+                for (int64_t i = 0; i < inner; i++)
+                    ok = ok && gathered[(o * extent + k) * inner + i] == value(group[m], (o * block + k - b) * inner + i);
+    }
+    expect(t, ok, "all_gather", r, mask);
+
+    mpp_reduce_scatter(r, mask, outer, extent, inner, big, part);
+    ok = true;
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t k = begin; k < end; k++)
+            for (int64_t i = 0; i < inner; i++) {
+                float want = 0;
+                for (int m = 0; m < n; m++)
+                    want += value(group[m], (o * extent + k) * inner + i);
+                ok = ok && part[(o * block + k - begin) * inner + i] == want;
+            }
+    expect(t, ok, "reduce_scatter", r, mask);
+
+    mpp_slice(r, mask, outer, extent, inner, big, part);
+    ok = true;
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t k = begin; k < end; k++)
+            for (int64_t i = 0; i < inner; i++)
+                ok = ok && part[(o * block + k - begin) * inner + i] == big[(o * extent + k) * inner + i];
+    expect(t, ok, "slice", r, mask);
+    free(small);
+    free(big);
+    free(gathered);
+    free(part);
+}
+
+static int64_t flat(int n, const int64_t *dims, const int64_t *at)
+{
+    int64_t i = 0;
+    for (int d = 0; d < n; d++)
+        i = i * dims[d] + at[d];
+    return i;
+}
+
+/* dims: the whole tensor, whole in both dimensions. */
+static void check_all_to_all(struct mpp_rank *r, unsigned mask, const int64_t dims[4], int gather, int split,
+                             struct tally *t)
+{
+    int group[64], n = members(r, mask, group);
+    int64_t src_dims[4], dst_dims[4], b, e, sb, se;
+    memcpy(src_dims, dims, sizeof src_dims);
+    memcpy(dst_dims, dims, sizeof dst_dims);
+    src_dims[gather] = cut(r, mask, r->rank, dims[gather], &b, &e);
+    dst_dims[split] = cut(r, mask, r->rank, dims[split], &sb, &se);
+    int64_t src_count = src_dims[0] * src_dims[1] * src_dims[2] * src_dims[3];
+    int64_t dst_count = dst_dims[0] * dst_dims[1] * dst_dims[2] * dst_dims[3];
+    float *src = fill(r->rank, src_count), *dst = calloc((size_t)dst_count + 1, 4);
+    mpp_all_to_all(r, mask, 4, src_dims, gather, dims[gather], split, src, dst);
+    bool ok = true;
+    for (int m = 0; m < n; m++) {
+        int64_t gb, ge, at[4];
+        cut(r, mask, group[m], dims[gather], &gb, &ge);
+        for (at[0] = 0; at[0] < dst_dims[0]; at[0]++)
+            for (at[1] = 0; at[1] < dst_dims[1]; at[1]++)
+                for (at[2] = 0; at[2] < dst_dims[2]; at[2]++)
+                    for (at[3] = 0; at[3] < dst_dims[3]; at[3]++) {
+                        if (at[gather] < gb || at[gather] >= ge || at[split] >= se - sb)
+                            continue;
+                        int64_t from[4] = {at[0], at[1], at[2], at[3]};
+                        from[gather] -= gb;
+                        from[split] += sb;
+                        ok = ok && dst[flat(4, dst_dims, at)] == value(group[m], flat(4, src_dims, from));
+                    }
+    }
+    expect(t, ok, "all_to_all", r, mask);
+    free(src);
+    free(dst);
+}
+
+static void check_rest(struct mpp_rank *r, unsigned mask, struct tally *t)
+{
+    int group[64];
+    members(r, mask, group);
+    float src[5] = {1, 2, 3, 4, 5}, dst[5] = {9, 9, 9, 9, 9};
+    mpp_to_partial(r, mask, src, dst, 5);
+    expect(t, dst[4] == (group[0] == r->rank ? 5.0f : 0.0f), "to_partial", r, mask);
+
+    /* a ring: even ranks send first */
+    const struct mpp_transport_ops *ops = r->transport->ops;
+    int next = (r->rank + 1) % r->n_ranks, before = (r->rank + r->n_ranks - 1) % r->n_ranks;
+    float *out = fill(r->rank, 1000), *in = calloc(1000, 4);
+    if (r->rank % 2 == 0)
+        ops->send(r, next, out, 4000);
+    ops->receive(r, before, in, 4000);
+    if (r->rank % 2 != 0)
+        ops->send(r, next, out, 4000);
+    expect(t, in[999] == value(before, 999), "send and receive", r, mask);
+    free(out);
+    free(in);
+}
+
+static void check_rank(struct mpp_rank *r, struct tally *t)
+{
+    static const int64_t extents[] = {1, 2, 5, 7, 8, 16, 33};
+    static const int64_t dims[4] = {3, 10, 2, 9};
+    for (unsigned mask = 0; mask < 1u << r->n_axes; mask++) {
+        static const int64_t counts[] = {1, 3, 17, 1000, 70001};
+        for (int i = 0; i < 5; i++)
+            check_all_reduce(r, mask, counts[i], t);
+        for (int i = 0; i < 7; i++)
+            for (int outer = 1; outer <= 3; outer += 2)
+                for (int inner = 1; inner <= 5; inner += 4)
+                    check_cut(r, mask, outer, extents[i], inner, t);
+        for (int gather = 0; gather < 4; gather++)
+            for (int split = 0; split < 4; split++)
+                if (gather != split)
+                    check_all_to_all(r, mask, dims, gather, split, t);
+        if (r->n_ranks > 1 && r->n_ranks % 2 == 0)
+            check_rest(r, mask, t);
+    }
+}
+
+struct job_rank {
+    struct mpp_rank r;
+    struct mpp_local local;
+    struct tally tally;
+    char *workspace;
+};
+
+static void set_up(struct job_rank *j, const struct mpp_program *p, struct mpp_transport *transport, int rank)
+{
+    *j = (struct job_rank){.r = {.rank = rank, .n_ranks = mpp_mesh_ranks(p), .n_axes = p->n_axes, .program = p,
+                                 .transport = transport, .impl = &j->local}};
+    for (int a = 0; a < p->n_axes; a++)
+        j->r.axis_size[a] = p->axis_size[a];
+    mpp_mesh_coords(p, rank, j->r.coord);
+    j->r.workspace = j->workspace = malloc(1 << 20);
+}
+
+static void *thread_main(void *arg)
+{
+    struct job_rank *j = arg;
+    if (setjmp(j->local.leave) == 0)
+        check_rank(&j->r, &j->tally);
+    return NULL;
+}
+
+static void run_threads(const struct mpp_program *p, struct tally *total)
+{
+    struct mpp_error error;
+    int n = mpp_mesh_ranks(p);
+    struct mpp_transport *transport = mpp_transport_threads_new(p, &error);
+    struct job_rank *ranks = calloc((size_t)n, sizeof *ranks);
+    pthread_t *threads = calloc((size_t)n, sizeof *threads);
+    for (int i = 0; i < n; i++)
+        set_up(&ranks[i], p, transport, i);
+    for (int i = 0; i < n; i++)
+        pthread_create(&threads[i], NULL, thread_main, &ranks[i]);
+    for (int i = 0; i < n; i++) {
+        pthread_join(threads[i], NULL);
+        total->passed += ranks[i].tally.passed;
+        total->failed += ranks[i].tally.failed;
+        free(ranks[i].workspace);
+    }
+    free(ranks);
+    free(threads);
+    transport->ops->free(transport);
+}
+
+/* One rank fails while the others wait: all come back with its code. */
+static void *failing_main(void *arg)
+{
+    struct job_rank *j = arg;
+    float x = 1;
+    if (setjmp(j->local.leave) == 0) {
+        if (j->r.rank == 2)
+            mpp_fail(&j->r, 2, "this message is expected");
+        mpp_all_reduce(&j->r, 3, &x, 1, MPP_REDUCE_SUM);
+    }
+    return NULL;
+}
+
+static void check_failure(struct tally *total)
+{
+    struct mpp_program p = {.n_axes = 2, .axis_size = {2, 2}};
+    struct mpp_error error;
+    struct mpp_transport *transport = mpp_transport_threads_new(&p, &error);
+    static struct job_rank ranks[4];
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        set_up(&ranks[i], &p, transport, i);
+        pthread_create(&threads[i], NULL, failing_main, &ranks[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+        expect(total, ranks[i].local.exit_code == 2, "a failure reaches all", &ranks[i].r, 0);
+        free(ranks[i].workspace);
+    }
+    transport->ops->free(transport);
+}
+
+#ifdef MPP_WITH_MPI
+static int run_mpi(int n)
+{
+    struct mpp_program p = {.n_axes = n == 8 ? 3 : n == 4 ? 2 : 1, .axis_size = {2, 2, 2}};
+    struct mpp_error error = {0};
+    int rank;
+    static struct job_rank j;
+    struct mpp_transport *transport = mpp_transport_mpi_new(&p, &rank, &error);
+    if (transport == NULL) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return 1;
+    }
+    set_up(&j, &p, transport, rank);
+    if (setjmp(j.local.leave) == 0)
+        check_rank(&j.r, &j.tally);
+    float sums[2] = {(float)j.tally.passed, (float)j.tally.failed};
+    mpp_all_reduce(&j.r, (1u << p.n_axes) - 1, sums, 2, MPP_REDUCE_SUM);
+    if (rank == 0)
+        printf("%d passed, %d failed\n", (int)sums[0], (int)sums[1]);
+    free(j.workspace);
+    transport->ops->free(transport);
+    return sums[1] > 0;
+}
+#endif
+
+int main(void)
+{
+#ifdef MPP_WITH_MPI
+    const char *size = getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_SIZE") : getenv("PMI_SIZE");
+    if (size != NULL)
+        return run_mpi(atoi(size));
+#endif
+    static const int meshes[][4] = {{0},       {1, 1},    {1, 2},       {1, 3},       {1, 8},
+                                    {2, 2, 2}, {2, 3, 2}, {2, 1, 4},    {3, 2, 2, 2}, {3, 1, 2, 3}};
+    struct tally total = {0, 0};
+    for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
+        struct mpp_program p = {.n_axes = meshes[i][0], .axis_size = {meshes[i][1], meshes[i][2], meshes[i][3]}};
+        run_threads(&p, &total);
+    }
+    check_failure(&total);
+    printf("%d passed, %d failed\n", total.passed, total.failed);
+    return total.failed != 0;
+}
