@@ -3,6 +3,7 @@
  * A value's gradient is the sum of what its consumers contribute. The sum is appended with the last contribution,
  * so that everything appended while one layer is walked belongs to that layer, and the backward ops of a layer are
  * contiguous. */
+#include "ir/graph_edit.h"
 #include "ir/op.h"
 #include "ir/pass.h"
 
@@ -163,11 +164,9 @@ static enum mpp_status seed(struct walk *w)
     if (g->loss_total < 0)
         return MPP_INVALID;
     g->tensors[g->loss_total].role = MPP_ROLE_ACCUM;
-    struct mpp_attr *one = mpp_arena_array(g->arena, 2, struct mpp_attr);
-    one[0] = (struct mpp_attr){.name = "shape", .type = MPP_ATTR_DIMS};
-    one[1] = (struct mpp_attr){.name = "value", .type = MPP_ATTR_FLOAT, .f = 1};
+    struct mpp_attrs one = MPP_ATTRS(g->arena, mpp_attr_dims("shape", 0, NULL), mpp_attr_float("value", 1));
     w->gradient[g->loss] = append(w, MPP_OP_CONSTANT, at, MPP_PHASE_BACKWARD, mpp_arena_printf(g->arena, "%s.grad", name),
-                                  0, NULL, (struct mpp_attrs){2, one});
+                                  0, NULL, one);
     return w->gradient[g->loss] < 0 ? MPP_INVALID : MPP_OK;
 }
 

@@ -15,39 +15,9 @@ struct mpp_attrs mpp_attrs_of(const struct mpp_grad_in *in)
     return in->g->ops[in->op].attrs;
 }
 
-static struct mpp_attrs one(struct mpp_arena *arena, struct mpp_attr attr)
-{
-    return (struct mpp_attrs){1, mpp_arena_memdup(arena, &attr, sizeof attr)};
-}
-
-struct mpp_attrs mpp_attrs_one_float(struct mpp_arena *arena, const char *name, double value)
-{
-    return one(arena, (struct mpp_attr){.name = name, .type = MPP_ATTR_FLOAT, .f = value});
-}
-
-struct mpp_attrs mpp_attrs_one_string(struct mpp_arena *arena, const char *name, const char *value)
-{
-    return one(arena, (struct mpp_attr){.name = name, .type = MPP_ATTR_STRING, .s = value});
-}
-
-struct mpp_attrs mpp_attrs_one_dims(struct mpp_arena *arena, const char *name, int n, const struct mpp_size *dims)
-{
-    const struct mpp_size *copy = mpp_arena_memdup(arena, dims, (size_t)n * sizeof *dims);
-    return one(arena, (struct mpp_attr){.name = name, .type = MPP_ATTR_DIMS, .n = n, .dims = copy});
-}
-
-struct mpp_attrs mpp_attrs_one_ints(struct mpp_arena *arena, const char *name, int n, const int64_t *ints)
-{
-    const int64_t *copy = mpp_arena_memdup(arena, ints, (size_t)n * sizeof *ints);
-    return one(arena, (struct mpp_attr){.name = name, .type = MPP_ATTR_INTS, .n = n, .ints = copy});
-}
-
 struct mpp_attrs mpp_attrs_axes(struct mpp_arena *arena, int n, const int64_t *axes, bool keepdims)
 {
-    struct mpp_attr *a = mpp_arena_array(arena, 2, struct mpp_attr);
-    a[0] = *mpp_attrs_one_ints(arena, "axes", n, axes).attr;
-    a[1] = (struct mpp_attr){.name = "keepdims", .type = MPP_ATTR_BOOL, .i = keepdims};
-    return (struct mpp_attrs){2, a};
+    return MPP_ATTRS(arena, mpp_attr_ints("axes", n, axes), mpp_attr_bool("keepdims", keepdims));
 }
 
 /* ---- appending ops ---- */
@@ -286,7 +256,7 @@ enum mpp_status mpp_grad_sqrt(struct mpp_grad_in *in)
 {
     struct mpp_gradient gr = mpp_gradient_begin(in, 0);
     mpp_id t = mpp_gradient_op2(&gr, MPP_OP_DIV, in->dout[0], mpp_gradient_y(in, 0), mpp_attrs_none());
-    struct mpp_attrs half = mpp_attrs_one_float(in->g->arena, "value", 0.5);
+    struct mpp_attrs half = MPP_ATTRS(in->g->arena, mpp_attr_float("value", 0.5));
     return mpp_gradient_end(&gr, mpp_gradient_op1(&gr, MPP_OP_SCALE, t, half));
 }
 
@@ -308,7 +278,7 @@ enum mpp_status mpp_grad_erf(struct mpp_grad_in *in)
     mpp_id t = mpp_gradient_op2(&gr, MPP_OP_MUL, x, x, mpp_attrs_none());
     t = mpp_gradient_op1(&gr, MPP_OP_NEG, t, mpp_attrs_none());
     t = mpp_gradient_op1(&gr, MPP_OP_EXP, t, mpp_attrs_none());
-    t = mpp_gradient_op1(&gr, MPP_OP_SCALE, t, mpp_attrs_one_float(in->g->arena, "value", M_2_SQRTPI));
+    t = mpp_gradient_op1(&gr, MPP_OP_SCALE, t, MPP_ATTRS(in->g->arena, mpp_attr_float("value", M_2_SQRTPI)));
     return mpp_gradient_end(&gr, mpp_gradient_op2(&gr, MPP_OP_MUL, in->dout[0], t, mpp_attrs_none()));
 }
 

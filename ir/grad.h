@@ -8,6 +8,7 @@
 #ifndef MPP_GRAD_H
 #define MPP_GRAD_H
 
+#include "ir/graph_edit.h"
 #include "ir/op.h"
 #include "ir/op_table.h" /* mpp_grad_<x>, one per grad column of ops.def */
 
@@ -36,13 +37,9 @@ enum mpp_status mpp_gradient_end(struct mpp_gradient *gr, mpp_id value);
 mpp_id mpp_gradient_x(const struct mpp_grad_in *in, int k);
 mpp_id mpp_gradient_y(const struct mpp_grad_in *in, int k);
 
-/* Attribute lists of one entry, in the graph's arena; the forward op's own list; the empty one. */
+/* The empty attribute list; the forward op's own; a reduction's. Others are made by MPP_ATTRS (graph_edit.h). */
 struct mpp_attrs mpp_attrs_none(void);
 struct mpp_attrs mpp_attrs_of(const struct mpp_grad_in *in);
-struct mpp_attrs mpp_attrs_one_float(struct mpp_arena *arena, const char *name, double value);
-struct mpp_attrs mpp_attrs_one_string(struct mpp_arena *arena, const char *name, const char *value);
-struct mpp_attrs mpp_attrs_one_dims(struct mpp_arena *arena, const char *name, int n, const struct mpp_size *dims);
-struct mpp_attrs mpp_attrs_one_ints(struct mpp_arena *arena, const char *name, int n, const int64_t *ints);
 struct mpp_attrs mpp_attrs_axes(struct mpp_arena *arena, int n, const int64_t *axes, bool keepdims);
 
 #endif

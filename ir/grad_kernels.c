@@ -56,7 +56,7 @@ enum mpp_status mpp_grad_embedding(struct mpp_grad_in *in)
 {
     struct mpp_gradient gr = mpp_gradient_begin(in, 1);
     struct mpp_size entries = in->g->tensors[mpp_gradient_x(in, 1)].dims[0];
-    struct mpp_attrs attrs = mpp_attrs_one_dims(in->g->arena, "num_embeddings", 1, &entries);
+    struct mpp_attrs attrs = MPP_ATTRS(in->g->arena, mpp_attr_dims("num_embeddings", 1, &entries));
     mpp_id ids = mpp_gradient_x(in, 0);
     return mpp_gradient_end(&gr, mpp_gradient_op2(&gr, MPP_OP_EMBEDDING_GRAD, ids, in->dout[0], attrs));
 }
@@ -65,6 +65,6 @@ enum mpp_status mpp_grad_position(struct mpp_grad_in *in)
 {
     struct mpp_gradient gr = mpp_gradient_begin(in, 0);
     struct mpp_size positions = in->g->tensors[mpp_gradient_x(in, 0)].dims[0];
-    struct mpp_attrs attrs = mpp_attrs_one_dims(in->g->arena, "positions", 1, &positions);
+    struct mpp_attrs attrs = MPP_ATTRS(in->g->arena, mpp_attr_dims("positions", 1, &positions));
     return mpp_gradient_end(&gr, mpp_gradient_op1(&gr, MPP_OP_POSITION_GRAD, in->dout[0], attrs));
 }

@@ -12,14 +12,14 @@ enum mpp_status mpp_grad_transpose(struct mpp_grad_in *in)
     for (int d = 0; d < perm->n; d++)
         inverse[perm->ints[d] < 0 ? perm->ints[d] + perm->n : perm->ints[d]] = d;
     struct mpp_gradient gr = mpp_gradient_begin(in, 0);
-    attrs = mpp_attrs_one_ints(in->g->arena, "perm", perm->n, inverse);
+    attrs = MPP_ATTRS(in->g->arena, mpp_attr_ints("perm", perm->n, inverse));
     return mpp_gradient_end(&gr, mpp_gradient_op1(&gr, MPP_OP_TRANSPOSE, in->dout[0], attrs));
 }
 
 /* Append a Reshape or Expand of VALUE to the shape DIMS. */
 static mpp_id to_shape(struct mpp_gradient *gr, int kind, mpp_id value, int n, const struct mpp_size *dims)
 {
-    return mpp_gradient_op1(gr, kind, value, mpp_attrs_one_dims(gr->in->g->arena, "shape", n, dims));
+    return mpp_gradient_op1(gr, kind, value, MPP_ATTRS(gr->in->g->arena, mpp_attr_dims("shape", n, dims)));
 }
 
 enum mpp_status mpp_grad_reshape(struct mpp_grad_in *in)
@@ -53,19 +53,15 @@ enum mpp_status mpp_grad_split(struct mpp_grad_in *in)
         if (part[k] >= 0)
             continue;
         struct mpp_gtensor y = g->tensors[mpp_gradient_y(in, k)];
-        struct mpp_attr *a = mpp_arena_array(g->arena, 2, struct mpp_attr);
-        a[0] = *mpp_attrs_one_dims(g->arena, "shape", y.n_dims, y.dims).attr;
-        a[1] = *mpp_attrs_one_float(g->arena, "value", 0).attr;
-        mpp_id op = mpp_gradient_op(&gr, MPP_OP_CONSTANT, 0, NULL, (struct mpp_attrs){2, a});
+        struct mpp_attrs zeros = MPP_ATTRS(g->arena, mpp_attr_dims("shape", y.n_dims, y.dims), mpp_attr_float("value", 0));
+        mpp_id op = mpp_gradient_op(&gr, MPP_OP_CONSTANT, 0, NULL, zeros);
         if (op < 0)
             return MPP_INVALID;
         part[k] = g->ops[op].out[0];
     }
     struct mpp_attrs attrs = mpp_attrs_of(in);
-    struct mpp_attr *a = mpp_arena_array(g->arena, 2, struct mpp_attr);
-    a[0] = (struct mpp_attr){.name = "axis", .type = MPP_ATTR_INT, .i = axis_from_front(&attrs, n_dims)};
-    a[1] = (struct mpp_attr){.name = "stack", .type = MPP_ATTR_BOOL, .i = stack};
-    mpp_id op = mpp_gradient_op(&gr, MPP_OP_CONCAT, n, part, (struct mpp_attrs){2, a});
+    attrs = MPP_ATTRS(g->arena, mpp_attr_int("axis", axis_from_front(&attrs, n_dims)), mpp_attr_bool("stack", stack));
+    mpp_id op = mpp_gradient_op(&gr, MPP_OP_CONCAT, n, part, attrs);
     return mpp_gradient_end(&gr, op < 0 ? -1 : g->ops[op].out[0]);
 }
 
@@ -83,11 +79,8 @@ enum mpp_status mpp_grad_concat(struct mpp_grad_in *in)
         sizes[k] = stack ? 1 : g->tensors[mpp_gradient_x(in, k)].dims[axis].size;
         all_one = all_one && sizes[k] == 1;
     }
-    struct mpp_attr *a = mpp_arena_array(g->arena, 3, struct mpp_attr);
-    a[0] = (struct mpp_attr){.name = "axis", .type = MPP_ATTR_INT, .i = axis};
-    a[1] = (struct mpp_attr){.name = "num_outputs", .type = MPP_ATTR_INT, .i = n};
-    a[2] = *mpp_attrs_one_ints(g->arena, "sizes", n, sizes).attr;
-    mpp_id op = mpp_gradient_op(&gr, MPP_OP_SPLIT, 1, in->dout, (struct mpp_attrs){3, a});
+    attrs = MPP_ATTRS(g->arena, mpp_attr_int("axis", axis), mpp_attr_int("num_outputs", n), mpp_attr_ints("sizes", n, sizes));
+    mpp_id op = mpp_gradient_op(&gr, MPP_OP_SPLIT, 1, in->dout, attrs);
     if (op < 0)
         return MPP_INVALID;
     for (int k = 0; k < n; k++) {
@@ -128,7 +121,7 @@ static enum mpp_status spread(struct mpp_grad_in *in, double factor)
     struct mpp_gradient gr = mpp_gradient_begin(in, 0);
     mpp_id t = in->dout[0];
     if (factor != 1)
-        t = mpp_gradient_op1(&gr, MPP_OP_SCALE, t, mpp_attrs_one_float(in->g->arena, "value", factor));
+        t = mpp_gradient_op1(&gr, MPP_OP_SCALE, t, MPP_ATTRS(in->g->arena, mpp_attr_float("value", factor)));
     t = t < 0 ? -1 : keep_dims(&gr, t);
     struct mpp_gtensor x = in->g->tensors[mpp_gradient_x(in, 0)];
     return mpp_gradient_end(&gr, to_shape(&gr, MPP_OP_EXPAND, t, x.n_dims, x.dims));
@@ -192,11 +185,11 @@ enum mpp_status mpp_grad_einsum(struct mpp_grad_in *in)
     struct mpp_arena *arena = in->g->arena;
     struct mpp_gradient ga = mpp_gradient_begin(in, 0), gb = mpp_gradient_begin(in, 1);
     if (in->want[0]) {
-        attrs = mpp_attrs_one_string(arena, "equation", mpp_arena_printf(arena, "%s,%s->%s", c, b, a));
+        attrs = MPP_ATTRS(arena, mpp_attr_string("equation", mpp_arena_printf(arena, "%s,%s->%s", c, b, a)));
         MPP_TRY(mpp_gradient_end(&ga, mpp_gradient_op2(&ga, MPP_OP_EINSUM, in->dout[0], mpp_gradient_x(in, 1), attrs)));
     }
     if (in->want[1]) {
-        attrs = mpp_attrs_one_string(arena, "equation", mpp_arena_printf(arena, "%s,%s->%s", a, c, b));
+        attrs = MPP_ATTRS(arena, mpp_attr_string("equation", mpp_arena_printf(arena, "%s,%s->%s", a, c, b)));
         MPP_TRY(mpp_gradient_end(&gb, mpp_gradient_op2(&gb, MPP_OP_EINSUM, mpp_gradient_x(in, 0), in->dout[0], attrs)));
     }
     return MPP_OK;

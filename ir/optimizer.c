@@ -1,6 +1,7 @@
 /* The update: gradient norm over all parameters, clipping, AdamW or SGD per parameter, what the step reports. */
 #include <math.h>
 
+#include "ir/graph_edit.h"
 #include "ir/op.h"
 #include "ir/pass.h"
 
@@ -87,13 +88,12 @@ static enum mpp_status step(struct update *u, mpp_id p, bool adamw, bool velocit
     struct mpp_graph *g = u->g;
     struct mpp_param *info = g->tensors[p].info;
     info->weight_decay = weight_decay(&g->model->training, info);
-    struct mpp_attr *decay = mpp_arena_array(g->arena, 1, struct mpp_attr);
-    *decay = (struct mpp_attr){.name = "weight_decay", .type = MPP_ATTR_FLOAT, .f = info->weight_decay};
+    struct mpp_attrs attrs = MPP_ATTRS(g->arena, mpp_attr_float("weight_decay", info->weight_decay));
     struct mpp_gop proto = proto_for(g, p, "new");
     mpp_id m = adamw ? add_state(u, "m", p) : -1, v = adamw || velocity ? add_state(u, "v", p) : -1;
     mpp_id adamw_in[] = {p, m, v, info->gradient, u->scale}, sgd_in[] = {p, info->gradient, u->scale, v};
-    mpp_id op = adamw ? mpp_graph_add_op(g, u->diag, MPP_OP_ADAMW, &proto, 5, adamw_in, (struct mpp_attrs){1, decay}, NULL)
-                      : mpp_graph_add_op(g, u->diag, MPP_OP_SGD, &proto, 4, sgd_in, (struct mpp_attrs){1, decay}, NULL);
+    mpp_id op = adamw ? mpp_graph_add_op(g, u->diag, MPP_OP_ADAMW, &proto, 5, adamw_in, attrs, NULL)
+                      : mpp_graph_add_op(g, u->diag, MPP_OP_SGD, &proto, 4, sgd_in, attrs, NULL);
     if (op < 0)
         return MPP_INVALID;
     mpp_id replaced[] = {p, adamw ? m : v, v};
