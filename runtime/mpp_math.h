@@ -16,6 +16,7 @@
 /* Before a loop whose iterations are independent, also when it works in place. */
 #if defined(__clang__)
 #define MPP_IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#pragma clang diagnostic ignored "-Wpass-failed" /* a permission, not a demand */
 #elif defined(__GNUC__)
 #define MPP_IVDEP _Pragma("GCC ivdep")
 #else

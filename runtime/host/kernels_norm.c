@@ -77,26 +77,66 @@ static void row_input_gradient(int64_t n, const float *x, const float *gamma, fl
     }
 }
 
+/* Adds dy (x - mean) rstd and dy of one row, from column BASE on, to the sums of PART columns. */
+static void add_row(int64_t part, const float *x, const float *dy, float mean, float rstd, double *sum_gamma,
+                    double *sum_beta)
+{
+    for (int64_t i = 0; i < part; i++) {
+        sum_gamma[i] += (double)(dy[i] * ((x[i] - mean) * rstd));
+        sum_beta[i] += (double)dy[i];
+    }
+}
+
+/* The same for four rows: four terms in float, then one addition in double. */
+static void add_four_rows(int64_t part, const float *const x[4], const float *const dy[4], const float mean[4],
+                          const float rstd[4], double *sum_gamma, double *sum_beta)
+{
+    const float *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *d0 = dy[0], *d1 = dy[1], *d2 = dy[2], *d3 = dy[3];
+    float m0 = mean[0], m1 = mean[1], m2 = mean[2], m3 = mean[3];
+    float r0 = rstd[0], r1 = rstd[1], r2 = rstd[2], r3 = rstd[3];
+    MPP_IVDEP
+    for (int64_t i = 0; i < part; i++) {
+        float g0 = d0[i] * ((x0[i] - m0) * r0), g1 = d1[i] * ((x1[i] - m1) * r1);
+        float g2 = d2[i] * ((x2[i] - m2) * r2), g3 = d3[i] * ((x3[i] - m3) * r3);
+        sum_gamma[i] += (double)((g0 + g1) + (g2 + g3));
+        sum_beta[i] += (double)((d0[i] + d1[i]) + (d2[i] + d3[i]));
+    }
+}
+
+static void add_rows(int64_t n, const int64_t *rows, int64_t stride, int64_t base, int64_t part, const float *x,
+                     const float *mean, const float *rstd, const float *dy, double *sum_gamma, double *sum_beta)
+{
+    int64_t b = 0;
+    for (; b + 4 <= n; b += 4) {
+        const float *xs[4], *dys[4];
+        float means[4], rstds[4];
+        for (int j = 0; j < 4; j++) {
+            int64_t row = rows[b + j];
+            xs[j] = x + row * stride + base;
+            dys[j] = dy + row * stride + base;
+            means[j] = mean[row];
+            rstds[j] = rstd[row];
+        }
+        add_four_rows(part, xs, dys, means, rstds, sum_gamma, sum_beta);
+    }
+    for (; b < n; b++)
+        add_row(part, x + rows[b] * stride + base, dy + rows[b] * stride + base, mean[rows[b]], rstd[rows[b]],
+                sum_gamma, sum_beta);
+}
+
 /* dgamma, dbeta by tiles of columns, so that a tile's sums over all rows stay in double on the stack. */
 static void parameter_gradients(const struct mpp_space *rows, struct mpp_extent cols, const float *x,
                                 const float *mean, const float *rstd, const float *dy, float *dgamma, float *dbeta)
 {
-    double sum_gamma[MPP_CHUNK], sum_beta[MPP_CHUNK];
+    double sum_gamma[2 * MPP_CHUNK], sum_beta[2 * MPP_CHUNK];
     int64_t block[MPP_ROW_BLOCK], n;
-    for (int64_t base = 0; base < cols.valid; base += MPP_CHUNK) {
-        int64_t part = mpp_min_i64(MPP_CHUNK, cols.valid - base);
+    for (int64_t base = 0; base < cols.valid; base += 2 * MPP_CHUNK) {
+        int64_t part = mpp_min_i64(2 * MPP_CHUNK, cols.valid - base);
         memset(sum_gamma, 0, sizeof sum_gamma);
         memset(sum_beta, 0, sizeof sum_beta);
         struct mpp_row_walk walk = mpp_rows_begin(rows);
         while ((n = mpp_rows_take(&walk, block, MPP_ROW_BLOCK)) > 0)
-            for (int64_t b = 0; b < n; b++) {
-                const float *xr = x + block[b] * cols.padded + base, *dr = dy + block[b] * cols.padded + base;
-                float mu = mean[block[b]], rs = rstd[block[b]];
-                for (int64_t i = 0; i < part; i++) {
-                    sum_gamma[i] += (double)(dr[i] * ((xr[i] - mu) * rs));
-                    sum_beta[i] += (double)dr[i];
-                }
-            }
+            add_rows(n, block, cols.padded, base, part, x, mean, rstd, dy, sum_gamma, sum_beta);
         for (int64_t i = 0; i < part; i++) {
             if (dgamma)
                 dgamma[base + i] = (float)sum_gamma[i];
