@@ -333,7 +333,7 @@ void mpp_read_weights(struct mpp_reader *r, const struct mpp_xml *weights)
     struct mpp_model *m = r->model;
     struct mpp_eval ev = mpp_reader_at(r, weights, r->globals);
     const char *format = "safetensors";
-    mpp_check_attrs(&ev, weights, "format path* optional");
+    mpp_check_attrs(&ev, weights, "format path optional");
     get_word(r, weights, "format", "safetensors", &format);
     get_string(r, weights, "path", &m->weights_path);
     get_bool(r, weights, "optional", &m->weights_optional);
