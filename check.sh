@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, runs the tests and ends with "N passed, N failed[, N skipped]".
+# --full runs the whole equivalence and conformance matrices, sanitizers and clang too.
+set -uo pipefail
+cd "$(dirname "$0")"
+. ./scripts/install.sh
+install_packages $BUILD_PACKAGES $TEST_PACKAGES || exit 1
+exec python3 tests/run.py "$@"

@@ -1,0 +1,16 @@
+# Sourced by quickstart.sh and check.sh: install Debian packages that are missing.
+BUILD_PACKAGES="gcc libc6-dev make meson ninja-build pkg-config python3 libxml2-dev libglpk-dev libjansson-dev libopenblas-dev"
+TEST_PACKAGES="clang libclang-rt-14-dev libopenmpi-dev openmpi-bin python3-numpy coinor-cbc git jing"
+
+install_packages() {
+    local missing=() p
+    for p in "$@"; do
+        dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing+=("$p")
+    done
+    [ ${#missing[@]} -eq 0 ] && return 0
+    local sudo=
+    [ "$(id -u)" -eq 0 ] || sudo=sudo
+    echo "installing ${missing[*]}"
+    $sudo apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
