@@ -109,27 +109,6 @@ bool mpp_is_identifier(const char *s)
     return *s == '\0';
 }
 
-const char *mpp_value_type_name(enum mpp_value_type type)
-{
-    static const char *const names[] = {"int", "float", "bool", "string"};
-    return names[type];
-}
-
-const char *mpp_value_print(struct mpp_arena *arena, const struct mpp_value *value)
-{
-    switch (value->type) {
-    case MPP_VALUE_INT:
-        return mpp_arena_printf(arena, "%" PRId64, value->i);
-    case MPP_VALUE_FLOAT:
-        return mpp_arena_printf(arena, "%.10g", value->f);
-    case MPP_VALUE_BOOL:
-        return value->i ? "true" : "false";
-    case MPP_VALUE_STRING:
-        return value->s;
-    }
-    return "";
-}
-
 static struct mpp_value of_int(int64_t i)
 {
     return (struct mpp_value){.type = MPP_VALUE_INT, .i = i};
@@ -666,6 +645,34 @@ static bool at_end(struct parser *p)
     return false;
 }
 
+static int count_commas(const char *text)
+{
+    int n = 0;
+    for (; *text; text++)
+        n += *text == ',';
+    return n;
+}
+
+bool mpp_eval_list(const struct mpp_eval *ev, const char *text, int *out_n, struct mpp_value **out_values,
+                   const char ***out_texts)
+{
+    struct parser p;
+    if (!start(&p, ev, text))
+        return false;
+    int n = 0, max = count_commas(text) + 1;
+    struct mpp_value *values = mpp_arena_array(ev->arena, max, struct mpp_value);
+    const char **texts = mpp_arena_array(ev->arena, max, const char *);
+    do {
+        if (!one(&p, &values[n], &texts[n]))
+            return false;
+        n++;
+    } while (accept(&p, ','));
+    *out_n = n;
+    *out_values = values;
+    *out_texts = texts;
+    return at_end(&p);
+}
+
 bool mpp_eval_value(const struct mpp_eval *ev, const char *text, struct mpp_value *out, const char **out_text)
 {
     struct parser p;
@@ -675,199 +682,4 @@ bool mpp_eval_value(const struct mpp_eval *ev, const char *text, struct mpp_valu
     if (out_text)
         *out_text = norm;
     return true;
-}
-
-static const char *label(const struct mpp_eval *ev)
-{
-    return ev->what ? ev->what : "the value";
-}
-
-static const char *article(enum mpp_value_type type)
-{
-    static const char *const names[] = {"a whole number", "a number", "true or false", "a string"};
-    return names[type];
-}
-
-bool mpp_eval_convert(const struct mpp_eval *ev, const char *text, enum mpp_value_type type, struct mpp_value *v)
-{
-    if (v->type == type)
-        return true;
-    if (type == MPP_VALUE_FLOAT && v->type == MPP_VALUE_INT) {
-        v->type = MPP_VALUE_FLOAT;
-        v->f = (double)v->i;
-        v->batch = v->batch ? MPP_BATCH_OTHER : MPP_BATCH_NONE;
-        return true;
-    }
-    if (type == MPP_VALUE_INT && v->type == MPP_VALUE_FLOAT && v->f == floor(v->f) && fabs(v->f) < 0x1p53) {
-        v->type = MPP_VALUE_INT;
-        v->i = (int64_t)v->f;
-        return true;
-    }
-    if (type == MPP_VALUE_BOOL && v->type == MPP_VALUE_INT && (v->i == 0 || v->i == 1)) {
-        v->type = MPP_VALUE_BOOL;
-        return true;
-    }
-    const char *shown = mpp_value_print(ev->arena, v);
-    if (strcmp(shown, text) == 0)
-        mpp_eval_error(ev, "%s must be %s, not \"%.80s\"", label(ev), article(type), text);
-    else
-        mpp_eval_error(ev, "%s must be %s; \"%.80s\" is %s", label(ev), article(type), text, shown);
-    return false;
-}
-
-/* An integer that does not depend on the batch. */
-static bool fixed_int(const struct mpp_eval *ev, const char *text, struct mpp_value *v)
-{
-    if (!mpp_eval_convert(ev, text, MPP_VALUE_INT, v))
-        return false;
-    if (v->batch == MPP_BATCH_NONE)
-        return true;
-    mpp_eval_error(ev, "%s=\"%.80s\" must not depend on the batch", label(ev), text);
-    return false;
-}
-
-bool mpp_eval_int(const struct mpp_eval *ev, const char *text, int64_t min, int64_t max, int64_t *out)
-{
-    struct mpp_value v;
-    if (!mpp_eval_value(ev, text, &v, NULL) || !fixed_int(ev, text, &v))
-        return false;
-    if (v.i < min || v.i > max) {
-        if (max == INT64_MAX)
-            mpp_eval_error(ev, "%s must be at least %" PRId64 ", not %" PRId64, label(ev), min, v.i);
-        else
-            mpp_eval_error(ev, "%s must be between %" PRId64 " and %" PRId64 ", not %" PRId64, label(ev), min, max, v.i);
-        return false;
-    }
-    *out = v.i;
-    return true;
-}
-
-bool mpp_eval_float(const struct mpp_eval *ev, const char *text, double *out)
-{
-    struct mpp_value v;
-    if (!mpp_eval_value(ev, text, &v, NULL) || !mpp_eval_convert(ev, text, MPP_VALUE_FLOAT, &v))
-        return false;
-    *out = v.f;
-    return true;
-}
-
-bool mpp_eval_bool(const struct mpp_eval *ev, const char *text, bool *out)
-{
-    struct mpp_value v;
-    if (!mpp_eval_value(ev, text, &v, NULL) || !mpp_eval_convert(ev, text, MPP_VALUE_BOOL, &v))
-        return false;
-    *out = v.i != 0;
-    return true;
-}
-
-const char *mpp_eval_string(const struct mpp_eval *ev, const char *text)
-{
-    const struct mpp_binding *b = mpp_is_identifier(text) ? mpp_env_find(ev->env, text) : NULL;
-    return b && b->value.type == MPP_VALUE_STRING ? b->value.s : text;
-}
-
-static int count_commas(const char *text)
-{
-    int n = 0;
-    for (; *text; text++)
-        n += *text == ',';
-    return n;
-}
-
-bool mpp_eval_ints(const struct mpp_eval *ev, const char *text, int *out_n, int64_t **out)
-{
-    struct parser p;
-    const char *norm;
-    if (!start(&p, ev, text))
-        return false;
-    int64_t *v = mpp_arena_array(ev->arena, count_commas(text) + 1, int64_t);
-    int n = 0;
-    do {
-        struct mpp_value value;
-        if (!one(&p, &value, &norm) || !fixed_int(ev, norm, &value))
-            return false;
-        v[n++] = value.i;
-    } while (accept(&p, ','));
-    *out_n = n;
-    *out = v;
-    return at_end(&p);
-}
-
-static bool to_size(const struct mpp_eval *ev, enum mpp_sizes_kind kind, const char *norm, struct mpp_value *v,
-                    struct mpp_size *out)
-{
-    if (!mpp_eval_convert(ev, norm, MPP_VALUE_INT, v))
-        return false;
-    bool special = kind == MPP_SIZES_ANY && (strcmp(norm, "-1") == 0 || strcmp(norm, "0") == 0);
-    if (!special && (v->i < 1 || v->i > MPP_SIZE_MAX)) {
-        const char *name = mpp_is_identifier(norm) ? norm : label(ev);
-        if (v->i < 1)
-            mpp_eval_error(ev, "%s: the size \"%.80s\" is %" PRId64 "; it must be at least 1", name, norm, v->i);
-        else
-            mpp_eval_error(ev, "%s: the size \"%.80s\" is %" PRId64 ", over 2^40", name, norm, v->i);
-        return false;
-    }
-    if (v->batch == MPP_BATCH_OTHER) {
-        mpp_eval_error(ev, "%s: the size \"%.80s\" must be a multiple of the batch for every batch, or not depend on it",
-                       label(ev), norm);
-        return false;
-    }
-    *out = (struct mpp_size){.size = v->i, .per_batch = v->batch ? v->per_batch : 0, .name = norm};
-    return true;
-}
-
-bool mpp_eval_sizes(const struct mpp_eval *ev, const char *text, enum mpp_sizes_kind kind, int *out_n,
-                    struct mpp_size **out)
-{
-    struct parser p;
-    const char *norm;
-    if (!start(&p, ev, text))
-        return false;
-    struct mpp_size *sizes = mpp_arena_array(ev->arena, count_commas(text) + 1, struct mpp_size);
-    int n = 0;
-    int64_t product = 1;
-    do {
-        struct mpp_value value;
-        if (!one(&p, &value, &norm) || !to_size(ev, kind, norm, &value, &sizes[n]))
-            return false;
-        if (sizes[n].size > 0 && (__builtin_mul_overflow(product, sizes[n].size, &product) ||
-                                  product > (int64_t)1 << 62)) {
-            mpp_eval_error(ev, "%s=\"%.80s\": the product of the sizes is over 2^62", label(ev), text);
-            return false;
-        }
-        n++;
-    } while (accept(&p, ','));
-    *out_n = n;
-    *out = sizes;
-    return at_end(&p);
-}
-
-bool mpp_eval_call(const struct mpp_eval *ev, const char *text, const char **out)
-{
-    text = mpp_eval_string(ev, text);
-    *out = text;
-    const char *open = strchr(text, '(');
-    if (!open)
-        return true;
-    size_t len = strlen(open);
-    while (len > 0 && isspace((unsigned char)open[len - 1]))
-        len--;
-    struct parser p;
-    const char *name = mpp_arena_strndup(ev->arena, text, (size_t)(open - text)), *norm;
-    if (open[len - 1] != ')' || !mpp_is_identifier(name)) {
-        mpp_eval_error(ev, "%s=\"%.80s\" is not of the form name(number, ...)", label(ev), text);
-        return false;
-    }
-    if (!start(&p, ev, mpp_arena_strndup(ev->arena, open + 1, len - 2)))
-        return false;
-    const char *args = "";
-    int n = 0;
-    do {
-        struct mpp_value value;
-        if (!one(&p, &value, &norm) || !mpp_eval_convert(ev, norm, MPP_VALUE_FLOAT, &value))
-            return false;
-        args = mpp_arena_printf(ev->arena, "%s%s%.17g", args, n++ ? "," : "", value.f);
-    } while (accept(&p, ','));
-    *out = mpp_arena_printf(ev->arena, "%s(%s)", name, args);
-    return at_end(&p);
 }

@@ -75,6 +75,10 @@ void mpp_eval_error(const struct mpp_eval *ev, const char *fmt, ...) __attribute
 /* The value of TEXT; *OUT_TEXT (may be NULL) is its normalised form, without spaces. */
 bool mpp_eval_value(const struct mpp_eval *ev, const char *text, struct mpp_value *out, const char **out_text);
 
+/* A comma-separated list of expressions, with the normalised text of each. */
+bool mpp_eval_list(const struct mpp_eval *ev, const char *text, int *out_n, struct mpp_value **out_values,
+                   const char ***out_texts);
+
 /* TEXT as one type. Integers must lie in [MIN, MAX] and not depend on the batch. */
 bool mpp_eval_int(const struct mpp_eval *ev, const char *text, int64_t min, int64_t max, int64_t *out);
 bool mpp_eval_float(const struct mpp_eval *ev, const char *text, double *out);
