@@ -65,6 +65,7 @@ enum mpp_status mpp_grad_split(struct mpp_grad_in *in)
     return mpp_gradient_end(&gr, op < 0 ? -1 : g->ops[op].out[0]);
 }
 
+/* Split: into single entries, which drops the dimension, or into slices of the operands' extents. */
 enum mpp_status mpp_grad_concat(struct mpp_grad_in *in)
 {
     struct mpp_graph *g = in->g;
@@ -72,27 +73,21 @@ enum mpp_status mpp_grad_concat(struct mpp_grad_in *in)
     struct mpp_attrs attrs = mpp_attrs_of(in);
     int n = g->ops[in->op].n_in;
     int64_t axis = axis_from_front(&attrs, g->tensors[mpp_gradient_y(in, 0)].n_dims);
-    bool stack = mpp_attrs_int(&attrs, "stack", 0) != 0;
-    int64_t *sizes = mpp_arena_array(g->arena, n, int64_t);
-    bool all_one = true;
-    for (int k = 0; k < n; k++) {
-        sizes[k] = stack ? 1 : g->tensors[mpp_gradient_x(in, k)].dims[axis].size;
-        all_one = all_one && sizes[k] == 1;
+    if (mpp_attrs_int(&attrs, "stack", 0) != 0) {
+        attrs = MPP_ATTRS(g->arena, mpp_attr_int("axis", axis), mpp_attr_int("num_outputs", n));
+    } else {
+        int64_t *sizes = mpp_arena_array(g->arena, n, int64_t);
+        for (int k = 0; k < n; k++)
+            sizes[k] = g->tensors[mpp_gradient_x(in, k)].dims[axis].size;
+        attrs = MPP_ATTRS(g->arena, mpp_attr_int("axis", axis), mpp_attr_int("num_outputs", n),
+                          mpp_attr_ints("sizes", n, sizes));
     }
-    attrs = MPP_ATTRS(g->arena, mpp_attr_int("axis", axis), mpp_attr_int("num_outputs", n), mpp_attr_ints("sizes", n, sizes));
     mpp_id op = mpp_gradient_op(&gr, MPP_OP_SPLIT, 1, in->dout, attrs);
     if (op < 0)
         return MPP_INVALID;
-    for (int k = 0; k < n; k++) {
-        struct mpp_gradient part = mpp_gradient_begin(in, k);
-        mpp_id t = g->ops[op].out[k];
-        struct mpp_gtensor x = g->tensors[mpp_gradient_x(in, k)];
-        part.n_ops = gr.n_ops;
-        if (in->want[k] && all_one && !stack) /* a Split into single entries has dropped the dimension */
-            t = to_shape(&part, MPP_OP_RESHAPE, t, x.n_dims, x.dims);
+    for (int k = 0; k < n; k++)
         if (in->want[k])
-            MPP_TRY(mpp_gradient_end(&part, t));
-    }
+            in->din[k] = g->ops[op].out[k];
     return MPP_OK;
 }
 

@@ -131,7 +131,8 @@ static void run_phase(struct mpp_interp *it, enum mpp_phase phase, int64_t micro
 static void run_micro_batches(struct mpp_interp *it, bool backward)
 {
     for (mpp_id t = 0; t < it->g->n_tensors; t++)
-        if (it->g->tensors[t].role == MPP_ROLE_ACCUM)
+        if (it->g->tensors[t].role == MPP_ROLE_ACCUM &&
+            (backward || it->g->ops[it->g->tensors[t].op].phase != MPP_PHASE_BACKWARD))
             memset(it->data[t], 0, (size_t)it->count[t] * sizeof(double));
     for (int64_t m = 0; m < it->micro_batches; m++)
         run_phase(it, MPP_PHASE_PROLOGUE, m);
