@@ -332,6 +332,20 @@ static void solve_free(struct mpp_solver *s)
     mpp_solver_plan_free(plan);
 }
 
+/* Prices and labels; when nothing fits so far, the least peak. */
+static void solve_priced(struct mpp_solver *s, struct mpp_solver_info *info)
+{
+    int32_t row = 0;
+    if (!s->tune.no_prices)
+        mpp_solver_price(s);
+    say(s, "priced");
+    if (s->n_rows > 0 && s->upper >= MPP_SOLVER_INF) {
+        info->least_peak_bytes = mpp_solver_least_peak(s, &row);
+        info->least_peak_time = s->row_time[row];
+        say(s, "least peak");
+    }
+}
+
 static void solve_glpk(struct mpp_solver *s, struct mpp_solver_info *info)
 {
     struct mpp_solver_mip *m = mpp_solver_mip_new(s);
@@ -364,6 +378,8 @@ static void finish(struct mpp_solver *s, int32_t *out_choice, struct mpp_solver_
         info->status = span <= s->set.gap * (double)info->objective ? MPP_SOLVER_OPTIMAL : MPP_SOLVER_FEASIBLE;
     } else {
         info->bound = s->bound;
+        if (s->bound >= MPP_SOLVER_INF && s->n_rows > 0 && info->least_peak_bytes <= s->p->capacity_bytes)
+            info->least_peak_bytes = s->p->capacity_bytes + 1; /* proven by search */
         info->status = s->bound >= MPP_SOLVER_INF ? MPP_SOLVER_INFEASIBLE : MPP_SOLVER_NO_ANSWER;
     }
 }
@@ -388,6 +404,8 @@ enum mpp_status mpp_solver_solve(struct mpp_solver *s, int32_t *out_choice, stru
     say(s, "reduced");
     solve_free(s);
     say(s, "eliminated");
+    if (!mpp_solver_closed(s) && !mpp_solver_stopped(s))
+        solve_priced(s, info);
     MPP_TRY(dump(s, s->set.dump_reduced, "The reduced problem."));
     if (!mpp_solver_closed(s) && !mpp_solver_stopped(s) && !s->tune.no_glpk)
         solve_glpk(s, info);

@@ -32,7 +32,7 @@ static int64_t span_price(const int64_t *sum, struct mpp_solver_span sp)
 int64_t mpp_solver_priced_cost(const struct mpp_solver *s, const int64_t *price_sum, int32_t node, int32_t choice)
 {
     const struct mpp_solver_node *n = &s->p->nodes[node];
-    int64_t c = n->cost[choice] > MPP_SOLVER_INF ? MPP_SOLVER_INF : n->cost[choice];
+    int64_t c = n->cost[choice] > MPP_SOLVER_INF ? MPP_SOLVER_INF : s->free_cost ? 0 : n->cost[choice];
     for (int32_t u = 0; price_sum && u < n->n_usages; u++) {
         int64_t pr = span_price(price_sum, s->usage_span[s->usage_first[node] + u]);
         if (pr)
@@ -56,13 +56,15 @@ static void unary_table(const struct mpp_solver *s, const struct mpp_solver_plan
     }
 }
 
-static int64_t convert_cost(const struct mpp_solver_value *v, int32_t from, int32_t to, int64_t price)
+static int64_t convert_cost(const struct mpp_solver *s, const struct mpp_solver_value *v, int32_t from, int32_t to,
+                            int64_t price)
 {
     if (from == to)
         return 0;
     int64_t c = v->convert[(int64_t)from * v->n_forms + to];
     if (c >= MPP_SOLVER_INF)
         return MPP_SOLVER_INF;
+    c = s->free_cost ? 0 : c;
     return price ? sat_add(c, priced(price, v->copy_bytes[to])) : c;
 }
 
@@ -90,9 +92,20 @@ static void link_table(const struct mpp_solver *s, const struct mpp_solver_plan 
                 member_form(s, p, f->index, f->slot, node->node, k) == form->forms[t] ? 0 : MPP_SOLVER_INF;
 }
 
+/* One consumer's share of a copy; its bytes are paid in equal parts, rounded down. */
+static int64_t copy_share(const struct mpp_solver *s, const struct mpp_solver_value *v, int32_t from, int32_t to,
+                          int64_t price, const int64_t *share)
+{
+    int64_t c = share[(int64_t)from * v->n_forms + to];
+    if (c >= MPP_SOLVER_INF)
+        return MPP_SOLVER_INF;
+    c = s->free_cost ? 0 : c;
+    return price ? sat_add(c, priced(price, v->copy_bytes[to]) / v->n_consumers) : c;
+}
+
 /* The cost of the copies among WANTED forms, each counted once. */
-static int64_t copies_cost(const struct mpp_solver_value *v, const int32_t *form, int32_t n_slots, int64_t price,
-                           const int64_t *share)
+static int64_t copies_cost(const struct mpp_solver *s, const struct mpp_solver_value *v, const int32_t *form, int32_t n_slots,
+                           int64_t price, const int64_t *share)
 {
     int64_t sum = 0;
     for (int32_t c = 1; c < n_slots; c++) {
@@ -102,42 +115,73 @@ static int64_t copies_cost(const struct mpp_solver_value *v, const int32_t *form
         if (seen)
             continue;
         if (share)
-            sum = form[0] == form[c] ? 0 : share[(int64_t)form[0] * v->n_forms + form[c]];
+            sum = form[0] == form[c] ? 0 : copy_share(s, v, form[0], form[c], price, share);
         else
-            sum = sat_add(sum, convert_cost(v, form[0], form[c], price));
+            sum = sat_add(sum, convert_cost(s, v, form[0], form[c], price));
     }
     return sum;
+}
+
+/* A walk over the forms in which a value is met: [0] made, then wanted. */
+struct forms {
+    int32_t n_slots, *form, at[MAX_SCOPE], idx[MAX_SCOPE];
+};
+
+static struct forms forms_start(const struct mpp_solver *s, const struct mpp_solver_plan *p,
+                                const struct mpp_solver_factor *f, struct mpp_arena *scratch)
+{
+    const struct mpp_solver_value *v = &s->p->values[f->index];
+    struct forms w = {.n_slots = 1, .form = mpp_arena_array(scratch, v->n_consumers + 1, int32_t)};
+    for (int32_t slot = -1; slot < v->n_consumers; slot++) {
+        int32_t where = slot < 0 ? 0 : w.n_slots, node = slot < 0 ? v->producer : v->consumers[slot];
+        if (slot >= 0 && f->kind == MPP_FACTOR_SPLIT && slot != f->slot)
+            continue;
+        w.form[where] = member_form(s, p, f->index, slot, node, 0);
+        for (int32_t i = 0; i < f->n_scope; i++)
+            if (f->slots[i] == slot) {
+                w.at[i] = where;
+                w.form[where] = var_form(s, p, f, i, 0);
+            }
+        w.n_slots += slot >= 0;
+    }
+    return w;
+}
+
+static void forms_next(const struct mpp_solver *s, const struct mpp_solver_plan *p, const struct mpp_solver_factor *f,
+                       struct forms *w)
+{
+    for (int32_t i = f->n_scope - 1; i >= 0; i--) {
+        w->idx[i] = w->idx[i] + 1 < p->vars[f->scope[i]].size ? w->idx[i] + 1 : 0;
+        w->form[w->at[i]] = var_form(s, p, f, i, w->idx[i]);
+        if (w->idx[i])
+            break;
+    }
 }
 
 /* The table of a value, or of one consumer's share of a split value. */
 static void value_table(const struct mpp_solver *s, const struct mpp_solver_plan *p, const struct mpp_solver_factor *f,
                         int64_t price, const int64_t *share, struct mpp_arena *scratch, int64_t *out)
 {
-    const struct mpp_solver_value *v = &s->p->values[f->index];
-    bool split = f->kind == MPP_FACTOR_SPLIT;
-    int32_t n_slots = 1, at[MAX_SCOPE], idx[MAX_SCOPE] = {0};
-    int32_t *form = mpp_arena_array(scratch, v->n_consumers + 1, int32_t);
-    for (int32_t slot = -1; slot < v->n_consumers; slot++) {
-        int32_t where = slot < 0 ? 0 : n_slots, node = slot < 0 ? v->producer : v->consumers[slot];
-        if (slot >= 0 && split && slot != f->slot)
-            continue;
-        form[where] = member_form(s, p, f->index, slot, node, 0);
-        for (int32_t i = 0; i < f->n_scope; i++)
-            if (f->slots[i] == slot) {
-                at[i] = where;
-                form[where] = var_form(s, p, f, i, 0);
-            }
-        n_slots += slot >= 0;
-    }
-    for (int64_t e = 0; e < f->size; e++) {
-        out[e] = copies_cost(v, form, n_slots, price, share);
-        for (int32_t i = f->n_scope - 1; i >= 0; i--) {
-            idx[i] = idx[i] + 1 < p->vars[f->scope[i]].size ? idx[i] + 1 : 0;
-            form[at[i]] = var_form(s, p, f, i, idx[i]);
-            if (idx[i])
-                break;
+    struct forms w = forms_start(s, p, f, scratch);
+    for (int64_t e = 0; e < f->size; e++, forms_next(s, p, f, &w))
+        out[e] = copies_cost(s, &s->p->values[f->index], w.form, w.n_slots, price, share);
+}
+
+void mpp_solver_copy_bytes(const struct mpp_solver *s, const struct mpp_solver_plan *p,
+                           const struct mpp_solver_factor *f, int64_t *out)
+{
+    struct mpp_arena *scratch = mpp_arena_new();
+    struct forms w = forms_start(s, p, f, scratch);
+    for (int64_t e = 0; e < f->size; e++, forms_next(s, p, f, &w)) {
+        out[e] = 0;
+        for (int32_t c = 1; c < w.n_slots; c++) {
+            bool seen = false;
+            for (int32_t d = 0; d < c && !seen; d++)
+                seen = w.form[d] == w.form[c];
+            out[e] += seen ? 0 : s->p->values[f->index].copy_bytes[w.form[c]];
         }
     }
+    mpp_arena_free(scratch);
 }
 
 /* ---- evaluation --------------------------------------------------------------------------- */

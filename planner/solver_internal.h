@@ -151,6 +151,9 @@ void mpp_solver_eval_free(struct mpp_solver_eval *ev);
 /* The priced optimum as choices. */
 void mpp_solver_eval_choices(struct mpp_solver *s, struct mpp_solver_plan *plan, struct mpp_solver_eval *ev,
                              int32_t *out_choice);
+/* The bytes of the copies per entry of a whole value's table. */
+void mpp_solver_copy_bytes(const struct mpp_solver *s, const struct mpp_solver_plan *plan,
+                           const struct mpp_solver_factor *f, int64_t *out);
 /* Least priced cost over all solutions with a class, minus the optimum: [all classes]. With OUT_OUTSIDE
  * [n_buckets], also per bucket the same for each entry of its message (tables of EV's arena). */
 void mpp_solver_eval_marginals(struct mpp_solver *s, struct mpp_solver_plan *plan, struct mpp_solver_eval *ev,
@@ -163,6 +166,20 @@ bool mpp_solver_closed(const struct mpp_solver *s);
 bool mpp_solver_stopped(const struct mpp_solver *s);
 /* Take CHOICE when it is within capacity and better; returns its cost (FORBIDDEN: not possible). */
 int64_t mpp_solver_offer(struct mpp_solver *s, const int32_t *choice, bool *out_fits);
+
+/* solver_price.c: prices on memory rows and shares of copies: better bounds and choices, fewer alive. */
+void mpp_solver_price(struct mpp_solver *s);
+/* A lower bound on every choice's peak (0: none known), and a row that shows it. */
+int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row);
+
+/* ceil(sum of price * capacity) in picoseconds, at most INF. */
+int64_t mpp_solver_capacity_value(const struct mpp_solver *s, const int64_t *price);
+
+/* solver_label.c: elimination whose entries keep Pareto sets of (cost, bytes at N ROWS). With BEAM > 0 at
+ * most so many labels per entry (a heuristic). Offers what it finds, and without a beam raises the bound when
+ * the search among the alive choices was complete, which it returns. */
+bool mpp_solver_label(struct mpp_solver *s, struct mpp_solver_plan *plan, const int64_t *prices, int32_t beam,
+                      int64_t max_labels);
 
 /* solver_mip.c: the alive choices as an integer program. */
 enum mpp_solver_col_kind { MPP_COL_ONE, MPP_COL_X, MPP_COL_F, MPP_COL_Y };
@@ -209,5 +226,11 @@ void mpp_solver_mip_point(const struct mpp_solver *s, const struct mpp_solver_mi
  * *OUT_BOUND: no choice of the program costs less; INF: no choice at all. Returns GLPK's word for it. */
 const char *mpp_solver_glpk_run(struct mpp_solver *s, const struct mpp_solver_mip *mip, int64_t work_limit,
                                 int32_t *choice, int64_t *upper, int64_t *out_bound);
+
+/* The prices of Dantzig and Wolfe's master program: the cheapest mix of the N solutions, and of one that
+ * costs DUMMY and takes no bytes, with each row within CAPACITY. PEAK: the least greatest row instead.
+ * COST [n], BYTES [n][n_rows]; OUT_PRICE [n_rows] in cost per byte. Returns the mix's cost. */
+double mpp_solver_glpk_master(int32_t n, int32_t n_rows, const double *cost, const double *bytes, double capacity,
+                              double dummy, bool peak, double *out_price);
 
 #endif

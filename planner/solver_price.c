@@ -1,0 +1,435 @@
+/* solver_price.c - Lagrangian prices: on memory rows, and on copies shared by several consumers.
+ *
+ * With prices on the rows the problem falls apart into what elimination solves exactly, and its value
+ * less price times capacity is a bound. Row prices come from the master program of Dantzig and Wolfe
+ * over the solutions seen. Where a value with several consumers is too large for a table, its copies'
+ * costs are dealt out among the consumers; shares follow Polyak's subgradient step. Choices whose
+ * least priced cost exceeds the best known are ruled out. */
+#include <string.h>
+
+#include "planner/solver_internal.h"
+
+enum { MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, MAX_ROUNDS = 6 };
+
+/* Elimination limits, entries: of the whole, and of one restricted to few choices. */
+static const double PLAN_ENTRIES = 4e8, SMALL_ENTRIES = 3e7;
+static const int64_t BEAM_LABELS = 2000000, EXACT_LABELS = 6000000;
+
+struct pool {
+    struct mpp_arena *arena;
+    int32_t n, n_active;
+    int32_t active[MAX_ACTIVE];
+    int64_t *bytes[MAX_POOL];       /* [n_rows] */
+    double costs[MAX_POOL];
+    int32_t *choice[MAX_POOL];
+};
+
+struct dual {
+    struct mpp_solver *s;
+    struct mpp_solver_plan *plan;
+    struct mpp_arena *arena;
+    struct pool pool;
+    int64_t *price, *best_price;    /* [n_rows] */
+    int64_t **best_share;
+    int64_t best;                   /* the bound they gave */
+    double dummy;
+};
+
+/* ---- the pool and its rows ---------------------------------------------------------------- */
+
+/* The local peaks of BYTES above capacity become active. Returns whether one did. */
+static bool activate(struct pool *p, const struct mpp_solver *s, const int64_t *bytes)
+{
+    bool any = false;
+    for (int round = 0; round < 3 && p->n_active < MAX_ACTIVE; round++) {
+        int32_t worst = -1;
+        for (int32_t r = 0; r < s->n_rows; r++) {
+            bool peak = bytes[r] > s->p->capacity_bytes && (r == 0 || bytes[r] >= bytes[r - 1]) &&
+                        (r + 1 == s->n_rows || bytes[r] >= bytes[r + 1]);
+            bool known = false;
+            for (int32_t a = 0; a < p->n_active; a++)
+                known |= p->active[a] == r;
+            if (peak && !known && (worst < 0 || bytes[r] > bytes[worst]))
+                worst = r;
+        }
+        if (worst < 0)
+            break;
+        p->active[p->n_active++] = worst;
+        any = true;
+    }
+    return any;
+}
+
+static bool pool_add(struct pool *p, const struct mpp_solver *s, const int32_t *choice, double cost)
+{
+    int64_t *bytes = mpp_arena_array(p->arena, s->n_rows + 1, int64_t);
+    mpp_solver_row_bytes(s, choice, bytes);
+    bool grew = activate(p, s, bytes);
+    for (int32_t j = 0; j < p->n; j++)
+        if (p->costs[j] == cost && memcmp(p->bytes[j], bytes, sizeof *bytes * (size_t)s->n_rows) == 0)
+            return grew;
+    if (p->n == MAX_POOL)
+        return false;
+    p->bytes[p->n] = bytes;
+    p->costs[p->n] = cost;
+    p->choice[p->n++] = mpp_arena_memdup(p->arena, choice, sizeof *choice * (size_t)s->p->n_nodes);
+    return true;
+}
+
+/* New prices on the rows from the master program; returns the mix's cost. */
+static double master_prices(struct mpp_solver *s, struct pool *p, double dummy, bool peak, double unit, int64_t *price)
+{
+    double *bytes = mpp_arena_array(p->arena, p->n * p->n_active, double), out[MAX_ACTIVE];
+    for (int32_t j = 0; j < p->n; j++)
+        for (int32_t a = 0; a < p->n_active; a++)
+            bytes[j * p->n_active + a] = (double)p->bytes[j][p->active[a]];
+    double mix = mpp_solver_glpk_master(p->n, p->n_active, p->costs, bytes, (double)s->p->capacity_bytes, dummy, peak,
+                                        out);
+    memset(price, 0, sizeof *price * (size_t)s->n_rows);
+    for (int32_t a = 0; a < p->n_active; a++) {
+        double x = out[a] * unit;
+        price[p->active[a]] = x > 0x1p52 ? INT64_C(1) << 52 : (int64_t)(x + 0.5);
+    }
+    return mix;
+}
+
+/* ceil(sum of price * capacity) in picoseconds; INF when it is beyond counting. */
+int64_t mpp_solver_capacity_value(const struct mpp_solver *s, const int64_t *price)
+{
+    __int128 sum = 0, one = (__int128)1 << MPP_SOLVER_PRICE_BITS;
+    for (int32_t r = 0; r < s->n_rows; r++)
+        sum += (__int128)price[r] * s->p->capacity_bytes;
+    sum = (sum + one - 1) >> MPP_SOLVER_PRICE_BITS;
+    return sum > MPP_SOLVER_INF ? MPP_SOLVER_INF : (int64_t)sum;
+}
+
+/* No possible choice costs more. */
+static double most_cost(const struct mpp_solver *s)
+{
+    double sum = 1;
+    for (int32_t i = 0; i < s->p->n_nodes; i++) {
+        int64_t most = 0;
+        for (int32_t k = 0; k < s->p->nodes[i].n_choices; k++)
+            if (s->alive[s->choice_first[i] + k] && s->p->nodes[i].cost[k] > most)
+                most = s->p->nodes[i].cost[k];
+        sum += (double)most;
+    }
+    for (int32_t v = 0; v < s->p->n_values; v++) {
+        const struct mpp_solver_value *val = &s->p->values[v];
+        int64_t most = 0;
+        for (int64_t e = 0; e < (int64_t)val->n_forms * val->n_forms; e++)
+            if (val->convert[e] < MPP_SOLVER_INF && val->convert[e] > most)
+                most = val->convert[e];
+        sum += (double)most * val->n_consumers;
+    }
+    return sum;
+}
+
+/* ---- shares of copies --------------------------------------------------------------------- */
+
+/* Visit the copies of split values in CHOICE that some consumers use and others do not: count them, and
+ * with STEP > 0 move up to STEP from each of the others' shares to the users'. */
+static double shares_step(struct dual *d, const int32_t *choice, int64_t step)
+{
+    double norm = 0;
+    for (int32_t i = 0; i < d->s->p->n_values; i++) {
+        const struct mpp_solver_value *v = &d->s->p->values[i];
+        if (!d->plan->split[i])
+            continue;
+        int32_t made = v->out[choice[v->producer]], m = v->n_consumers;
+        int64_t cells = (int64_t)v->n_forms * v->n_forms, *share = d->plan->share[i];
+        for (int32_t c = 0; c < m; c++) {
+            int32_t t = v->in[c][choice[v->consumers[c]]], users = 0, before = 0;
+            int64_t at = (int64_t)made * v->n_forms + t, moved = 0;
+            for (int32_t e = 0; e < m; e++) {
+                bool same = v->in[e][choice[v->consumers[e]]] == t;
+                users += same;
+                before += same && e < c;
+            }
+            if (t == made || before || users == m || share[at] >= MPP_SOLVER_INF)
+                continue;
+            norm += (double)users * (m - users) / m;
+            for (int32_t e = 0; e < m && step > 0; e++)
+                if (v->in[e][choice[v->consumers[e]]] != t) {
+                    int64_t take = share[e * cells + at] < step ? share[e * cells + at] : step;
+                    share[e * cells + at] -= take;
+                    moved += take;
+                }
+            for (int32_t e = 0; e < m && moved > 0; e++)
+                if (v->in[e][choice[v->consumers[e]]] == t) {
+                    int64_t give = moved / users--;
+                    share[e * cells + at] += give;
+                    moved -= give;
+                }
+        }
+    }
+    return norm;
+}
+
+static void shares_copy(struct dual *d, bool save)
+{
+    for (int32_t i = 0; i < d->s->p->n_values; i++) {
+        if (!d->plan->split[i])
+            continue;
+        const struct mpp_solver_value *v = &d->s->p->values[i];
+        size_t size = sizeof(int64_t) * (size_t)v->n_forms * (size_t)v->n_forms * (size_t)v->n_consumers;
+        if (!d->best_share[i])
+            d->best_share[i] = mpp_arena_alloc(d->arena, size);
+        memcpy(save ? d->best_share[i] : d->plan->share[i], save ? d->plan->share[i] : d->best_share[i], size);
+    }
+}
+
+/* ---- ascent ------------------------------------------------------------------------------- */
+
+/* One evaluation at the current prices and shares. False: nothing more to learn. */
+static bool ascent_eval(struct dual *d, int32_t *choice, int64_t *out_bound, bool *out_new)
+{
+    struct mpp_solver *s = d->s;
+    struct mpp_solver_eval *ev = mpp_solver_eval_new(s, d->plan, d->price);
+    bool ok = !mpp_solver_stopped(s);
+    if (ok && ev->value >= MPP_SOLVER_INF) {
+        s->bound = MPP_SOLVER_INF;
+        ok = false;
+    }
+    if (ok) {
+        int64_t cost, b = ev->value - mpp_solver_capacity_value(s, d->price);
+        mpp_solver_eval_choices(s, d->plan, ev, choice);
+        cost = mpp_solver_offer(s, choice, NULL);
+        *out_new = cost < MPP_SOLVER_INF && s->n_rows > 0 && pool_add(&d->pool, s, choice, (double)cost);
+        *out_bound = b;
+        if (b > d->best) {
+            d->best = b;
+            memcpy(d->best_price, d->price, sizeof *d->price * (size_t)s->n_rows);
+            shares_copy(d, true);
+        }
+        s->bound = b > s->bound ? b : s->bound;
+        if ((double)s->bound > d->dummy)
+            s->bound = MPP_SOLVER_INF; /* dearer than anything possible: nothing is */
+        ok = !mpp_solver_closed(s);
+    }
+    mpp_solver_eval_free(ev);
+    return ok;
+}
+
+static void ascent(struct dual *d)
+{
+    struct mpp_solver *s = d->s;
+    int32_t *choice = mpp_arena_array(d->arena, s->p->n_nodes, int32_t);
+    double theta = 1;
+    int stale = 0, steps = s->n_rows > 0 || d->plan->n_split > 0 ? MAX_STEPS : 1;
+    for (int step = 0; step < steps && stale < 12; step++) {
+        int64_t before = d->best, b;
+        bool fresh = false;
+        if (!ascent_eval(d, choice, &b, &fresh))
+            return;
+        bool rose = (double)(d->best - before) > 1e-5 * (double)(d->best > 0 ? d->best : 1);
+        stale = rose ? 0 : stale + 1;
+        theta = rose ? theta : theta * 0.85;
+        double mix = 0;
+        if (d->pool.n_active > 0 && d->pool.n > 0)
+            mix = master_prices(s, &d->pool, s->upper < MPP_SOLVER_INF ? (double)s->upper : d->dummy, false,
+                                (double)((int64_t)1 << MPP_SOLVER_PRICE_BITS), d->price);
+        double target = s->upper < MPP_SOLVER_INF ? (double)s->upper : mix;
+        double norm = shares_step(d, choice, 0);
+        if (norm > 0 && target > (double)b)
+            shares_step(d, choice, (int64_t)(theta * (target - (double)b) / norm) + 1);
+        else if (!fresh && norm == 0)
+            return; /* the master has seen it all */
+    }
+}
+
+/* ---- choices ------------------------------------------------------------------------------ */
+
+/* Keep alive only the choices of least priced cost at most LIMIT above the optimum. */
+static int32_t keep_within(struct mpp_solver *s, const struct mpp_solver_plan *plan, const struct mpp_solver_eval *ev,
+                           const int64_t *class_cost, int64_t limit)
+{
+    int32_t gone = 0;
+    for (int32_t i = 0; i < s->p->n_nodes; i++) {
+        int32_t first = s->choice_first[i], n = s->p->nodes[i].n_choices;
+        for (int32_t c = 0; c < plan->classes.first[i + 1] - plan->classes.first[i]; c++) {
+            int64_t least = INT64_MAX;
+            for (int32_t k = 0; k < n; k++)
+                if (plan->classes.of_choice[first + k] == c) {
+                    int64_t x = mpp_solver_priced_cost(s, ev->unary_price, i, k);
+                    least = x < least ? x : least;
+                }
+            for (int32_t k = 0; k < n; k++) {
+                if (!s->alive[first + k] || plan->classes.of_choice[first + k] != c)
+                    continue;
+                int64_t over = mpp_solver_priced_cost(s, ev->unary_price, i, k) - least;
+                if (class_cost[plan->classes.first[i] + c] + over > limit) {
+                    s->alive[first + k] = 0;
+                    gone++;
+                }
+            }
+        }
+    }
+    return gone;
+}
+
+/* Solve exactly, or nearly, over few choices: those near the priced optimum and, with memory, those of the
+ * pool's solutions. */
+static void restricted(struct dual *d, const struct mpp_solver_eval *ev, const int64_t *class_cost)
+{
+    struct mpp_solver *s = d->s;
+    size_t n = (size_t)s->choice_first[s->p->n_nodes];
+    uint8_t *all = mpp_arena_memdup(d->arena, s->alive, n);
+    bool no_split = s->tune.no_split, force = s->tune.force_split;
+    double limit = s->upper < MPP_SOLVER_INF ? (double)(s->upper - s->bound) : d->dummy;
+    s->tune.no_split = true;
+    s->tune.force_split = false;
+    for (int tries = 0; tries < 14; tries++, limit /= 3) {
+        keep_within(s, d->plan, ev, class_cost, (int64_t)limit);
+        for (int32_t j = d->pool.n > 8 ? d->pool.n - 8 : 0; tries < 13 && j < d->pool.n; j++)
+            for (int32_t i = 0; i < s->p->n_nodes; i++)
+                s->alive[s->choice_first[i] + d->pool.choice[j][i]] |= all[s->choice_first[i] + d->pool.choice[j][i]];
+        struct mpp_solver_plan *plan = mpp_solver_plan_new(s, SMALL_ENTRIES);
+        if (plan && s->n_rows > 0 && !s->tune.no_labels) {
+            mpp_solver_label(s, plan, d->best_price, 24, BEAM_LABELS);
+        } else if (plan) {
+            struct mpp_solver_eval *sub = mpp_solver_eval_new(s, plan, d->best_price);
+            int32_t *choice = mpp_arena_array(sub->arena, s->p->n_nodes, int32_t);
+            if (sub->value < MPP_SOLVER_INF && !mpp_solver_stopped(s)) {
+                mpp_solver_eval_choices(s, plan, sub, choice);
+                mpp_solver_offer(s, choice, NULL);
+            }
+            mpp_solver_eval_free(sub);
+        }
+        bool done = plan != NULL;
+        mpp_solver_plan_free(plan);
+        memcpy(s->alive, all, n);
+        if (done)
+            break;
+    }
+    s->tune.no_split = no_split;
+    s->tune.force_split = force;
+}
+
+/* ---- rounds ------------------------------------------------------------------------------- */
+
+/* After the ascent: a better choice, and what it rules out. Returns how many choices went. */
+static int32_t tighten(struct dual *d)
+{
+    struct mpp_solver *s = d->s;
+    shares_copy(d, false);
+    struct mpp_solver_eval *ev = mpp_solver_eval_new(s, d->plan, d->best_price);
+    int32_t gone = 0;
+    if (ev->value < MPP_SOLVER_INF && !mpp_solver_stopped(s)) {
+        int64_t *class_cost = mpp_arena_array(d->arena, d->plan->classes.first[s->p->n_nodes], int64_t);
+        int64_t b = ev->value - mpp_solver_capacity_value(s, d->best_price);
+        mpp_solver_eval_marginals(s, d->plan, ev, class_cost, NULL);
+        restricted(d, ev, class_cost);
+        if (s->upper < MPP_SOLVER_INF && !mpp_solver_closed(s))
+            gone = keep_within(s, d->plan, ev, class_cost, s->upper - b);
+    }
+    mpp_solver_eval_free(ev);
+    return gone;
+}
+
+/* Prices of rows that remain. */
+static void carry_prices(const struct mpp_solver *s, const int32_t *time, const int64_t *price, int32_t n,
+                         int64_t *out_price)
+{
+    int32_t at = 0;
+    for (int32_t r = 0; r < s->n_rows; r++) {
+        while (at < n && time[at] < s->row_time[r])
+            at++;
+        out_price[r] = at < n && time[at] == s->row_time[r] ? price[at] : 0;
+    }
+}
+
+void mpp_solver_price(struct mpp_solver *s)
+{
+    struct mpp_arena *keep = mpp_arena_new();
+    int32_t n_rows = s->n_rows;
+    int32_t *time = mpp_arena_memdup(keep, s->row_time, sizeof *time * (size_t)n_rows);
+    int64_t *price = mpp_arena_array(keep, n_rows + 1, int64_t);
+    for (int round = 0; round < MAX_ROUNDS && !mpp_solver_closed(s) && !mpp_solver_stopped(s); round++) {
+        struct dual d = {.s = s, .arena = mpp_arena_new(), .plan = mpp_solver_plan_new(s, PLAN_ENTRIES)};
+        bool go_on = false;
+        if (d.plan) {
+            bool split = d.plan->n_split > 0;
+            d.pool.arena = d.arena;
+            d.price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
+            d.best_price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
+            d.best_share = mpp_arena_array(d.arena, s->p->n_values, int64_t *);
+            d.best = INT64_MIN;
+            d.dummy = most_cost(s);
+            carry_prices(s, time, price, n_rows, d.price);
+            if (s->upper < MPP_SOLVER_INF && s->n_rows > 0)
+                pool_add(&d.pool, s, s->best, (double)s->upper);
+            ascent(&d);
+            int32_t gone = mpp_solver_closed(s) || mpp_solver_stopped(s) ? 0 : tighten(&d);
+            if (gone > 0)
+                mpp_solver_dominance(s, s->n_rows > 0);
+            if (!split && s->n_rows > 0 && gone == 0 && !mpp_solver_closed(s) && !mpp_solver_stopped(s) &&
+                !s->tune.no_labels)
+                mpp_solver_label(s, d.plan, d.best_price, 0, EXACT_LABELS);
+            memcpy(price, d.best_price, sizeof *price * (size_t)s->n_rows);
+            memcpy(time, s->row_time, sizeof *time * (size_t)s->n_rows);
+            n_rows = s->n_rows;
+            go_on = gone > 0;
+        }
+        mpp_solver_plan_free(d.plan);
+        mpp_arena_free(d.arena);
+        if (go_on)
+            mpp_solver_rows_drop_slack(s);
+        else
+            break;
+    }
+    mpp_arena_free(keep);
+}
+
+/* ---- the least peak ----------------------------------------------------------------------- */
+
+/* No choice's greatest row is less than the least sum of priced bytes over the sum of prices. */
+static int64_t peak_bound(const struct mpp_solver *s, const int64_t *price, int64_t value)
+{
+    __int128 sum = 0;
+    for (int32_t r = 0; r < s->n_rows; r++)
+        sum += price[r];
+    if (sum <= 0)
+        return 0;
+    return (int64_t)((((__int128)value << MPP_SOLVER_PRICE_BITS) + sum - 1) / sum);
+}
+
+int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row)
+{
+    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, PLAN_ENTRIES);
+    struct mpp_arena *a = mpp_arena_new();
+    struct pool pool = {.arena = a};
+    int64_t best = 0, *price = mpp_arena_array(a, s->n_rows + 1, int64_t);
+    int32_t *choice = mpp_arena_array(a, s->p->n_nodes, int32_t);
+    double unit = s->p->capacity_bytes < INT64_C(1) << 45 ? 0x1p34 : 0x1p24;
+    *out_row = 0;
+    s->free_cost = true;
+    for (int step = 0; plan && step < MAX_STEPS && !mpp_solver_stopped(s); step++) {
+        struct mpp_solver_eval *ev = mpp_solver_eval_new(s, plan, price);
+        int64_t value = ev->value;
+        if (value < MPP_SOLVER_INF)
+            mpp_solver_eval_choices(s, plan, ev, choice);
+        mpp_solver_eval_free(ev);
+        if (value >= MPP_SOLVER_INF || mpp_solver_stopped(s))
+            break;
+        int64_t b = peak_bound(s, price, value);
+        if (b > best) {
+            best = b;
+            for (int32_t r = 0; r < s->n_rows; r++)
+                *out_row = price[r] > price[*out_row] ? r : *out_row;
+        }
+        bool ok;
+        mpp_solver_offer(s, choice, &ok);
+        if ((ok && s->upper < MPP_SOLVER_INF) || !pool_add(&pool, s, choice, 0))
+            break;
+        double mix = master_prices(s, &pool, 0, true, unit, price);
+        if ((double)best > mix - 0.5)
+            break;
+    }
+    s->free_cost = false;
+    if (best > s->p->capacity_bytes)
+        s->bound = MPP_SOLVER_INF;
+    mpp_solver_plan_free(plan);
+    mpp_arena_free(a);
+    return best;
+}
