@@ -63,8 +63,8 @@ static FILE *open_metrics(const char *path, bool append, int64_t first)
     return file;
 }
 
-int mpp_progress_open(const char *metrics, bool append, int64_t first, int64_t last, struct mpp_progress **progress_out,
-                      struct mpp_error *error)
+int mpp_progress_open(const char *metrics, bool append, bool rewrite, int64_t first, int64_t last,
+                      struct mpp_progress **progress_out, struct mpp_error *error)
 {
     struct mpp_progress *p = calloc(1, sizeof *p);
     if (p == NULL)
@@ -72,7 +72,7 @@ int mpp_progress_open(const char *metrics, bool append, int64_t first, int64_t l
     p->path = metrics;
     p->first = first;
     p->last = last;
-    p->terminal = isatty(STDOUT_FILENO);
+    p->terminal = rewrite && isatty(STDOUT_FILENO);
     if (metrics != NULL && (p->metrics = open_metrics(metrics, append, first)) == NULL) {
         free(p);
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "%s: %s", metrics, strerror(errno));

@@ -1,7 +1,7 @@
 /* progress.h - what the user sees of a run, and what programs read: metrics as JSON lines. Rank 0 only.
  *
  *     struct mpp_progress *p;
- *     int code = mpp_progress_open("run.jsonl", append, first, last, &p, &error);
+ *     int code = mpp_progress_open("run.jsonl", append, rewrite, first, last, &p, &error);
  *     mpp_progress_step(p, &(struct mpp_step_report){ .step = 1, .loss = 4.2, ... });
  *     mpp_progress_close(p);
  *
@@ -23,9 +23,10 @@ struct mpp_step_report {
     double step_s, tokens_per_s;
 };
 
-/* METRICS may be NULL. APPEND: a resumed run goes on with its file; lines from step FIRST + 1 on are dropped. */
-int mpp_progress_open(const char *metrics, bool append, int64_t first, int64_t last, struct mpp_progress **progress_out,
-                      struct mpp_error *error) MPP_RT_CHECKED;
+/* METRICS may be NULL. APPEND: a resumed run goes on with its file; lines from step FIRST + 1 on are dropped.
+ * REWRITE: one line that changes where the output is a terminal. */
+int mpp_progress_open(const char *metrics, bool append, bool rewrite, int64_t first, int64_t last,
+                      struct mpp_progress **progress_out, struct mpp_error *error) MPP_RT_CHECKED;
 /* Fails where the metrics cannot be written. */
 int mpp_progress_step(struct mpp_progress *progress, const struct mpp_step_report *report, struct mpp_error *error)
     MPP_RT_CHECKED;

@@ -256,8 +256,10 @@ static void run(struct mpp_rank *r)
         if (job->first_step > 0)
             printf("continuing from step %lld%s\n", (long long)job->first_step,
                    job->first_step >= job->options->steps ? ": nothing is left to do" : "");
-        code = mpp_progress_open(job->options->metrics, job->resume != NULL, job->first_step, job->options->steps,
-                                 &local->progress, &error);
+        /* mpirun shows its processes a terminal of its own, where lines cannot be rewritten */
+        bool rewrite = job->local_ranks == r->n_ranks;
+        code = mpp_progress_open(job->options->metrics, job->resume != NULL, rewrite, job->first_step,
+                                 job->options->steps, &local->progress, &error);
     }
     mpp_agree(r, code, &error);
     train(r);
