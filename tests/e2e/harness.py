@@ -1,0 +1,267 @@
+"""What the end-to-end tests share: run mpplan, build and start trainers, read what they write, count checks.
+
+    import harness as h
+    p = h.plan("models/gpt.xml", gpus=4, preset="tiny", D={"layers": 2}, fix="dp=4")   # h.Plan
+    r = p.train(data="synthetic", steps=3)                                             # h.Run
+    h.close("loss", r.losses, expected, 2e-5)
+    sys.exit(h.finish())
+
+All output lies in a temporary folder that finish() removes. Trainers share the compiled runtime.
+"""
+import atexit
+import json
+import os
+import re
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+MPPLAN = os.environ.get("MPPLAN", str(ROOT / "build" / "mpplan"))
+REFERENCE = ROOT / "tests" / "data" / "reference"
+FULL = "--full" in sys.argv
+VERBOSE = "-v" in sys.argv or FULL
+TMP = Path(tempfile.mkdtemp(prefix="mpplan-test-"))
+atexit.register(shutil.rmtree, TMP, ignore_errors=True)
+
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+# One machine, any user, containers without ptrace rights; ranks that wait must not starve those that work.
+MPI_ENV = {"OMPI_MCA_btl": "self,vader", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+           "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+
+passed = failed = skipped = 0
+
+
+# ---- counting ----
+
+def check(ok, what, detail=""):
+    global passed, failed
+    passed += bool(ok)
+    failed += not ok
+    if not ok:
+        print(f"FAILED: {what}" + (f": {detail}" if detail != "" else ""), flush=True)
+    return bool(ok)
+
+
+def skip(what):
+    global skipped
+    skipped += 1
+    print(f"skipped: {what}", flush=True)
+
+
+def close(what, got, expected, tolerance):
+    """Largest absolute difference of two lists of numbers."""
+    got, expected = np.asarray(got, float), np.asarray(expected, float)
+    if got.shape != expected.shape:
+        return check(False, what, f"{got.size} values instead of {expected.size}")
+    worst = float(np.max(np.abs(got - expected))) if got.size else 0.0
+    return check(worst <= tolerance, what, f"off by {worst:.3g}, {tolerance:g} allowed")
+
+
+def guarded(what, fn, *args, **kwargs):
+    """Run FN; an exception is a failure and ends only this part."""
+    begun = time.monotonic()
+    try:
+        fn(*args, **kwargs)
+    except Failure as e:
+        check(False, what, e)
+    except Exception:
+        check(False, what, traceback.format_exc())
+    if VERBOSE or time.monotonic() - begun > 20:
+        print(f"{what}: {time.monotonic() - begun:.1f} s", flush=True)
+
+
+def only(names):
+    """Arguments that are no options name the parts to run."""
+    wanted = [a for a in sys.argv[1:] if not a.startswith("-")]
+    return [n for n in names if not wanted or any(w in n for w in wanted)]
+
+
+def finish():
+    more = f", {skipped} skipped" if skipped else ""
+    print(f"{passed} passed, {failed} failed{more}")
+    return 1 if failed or not passed else 0
+
+
+class Failure(Exception):
+    """Something needed did not happen; the message says what was run and what it said."""
+
+
+def run(command, timeout_s=300, env=None, cwd=None):
+    command = [str(c) for c in command]
+    p = subprocess.Popen(command, cwd=cwd, env=dict(os.environ, **(env or {})), stdin=subprocess.DEVNULL,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                         start_new_session=True)
+    try:
+        out, err = p.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(p.pid, 9)
+        out, err = p.communicate()
+        raise Failure(f"{' '.join(command)}: no end after {timeout_s} s\n{out[-2000:]}{err[-2000:]}") from None
+    return subprocess.CompletedProcess(command, p.returncode, out, err)
+
+
+def must(p):
+    if p.returncode != 0:
+        raise Failure(f"{' '.join(p.args)}: exit status {p.returncode}\n{p.stdout[-1500:]}{p.stderr[-3000:]}")
+    return p
+
+
+# ---- mpplan ----
+
+def arguments(model, gpus=None, preset=None, D=None, fix=None, batch=None, cluster=None, extra=()):
+    a = [str(ROOT / model) if str(model).startswith("models/") else str(model)]
+    for option, value in (("--gpus", gpus), ("--preset", preset), ("--batch", batch), ("--cluster", cluster)):
+        if value is not None:
+            a += [option, str(value)]
+    for name, value in (D or {}).items():
+        a += ["-D", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    for f in [fix] if isinstance(fix, str) else fix or []:
+        a += ["--fix", f]
+    return a + [str(x) for x in extra]
+
+
+def mpplan(*args, timeout_s=300, env=None, cwd=None):
+    return run([MPPLAN, *args], timeout_s, env, cwd)
+
+
+n_plans = 0
+
+
+def plan(model, timeout_s=300, out=None, **kwargs):
+    """Plan into a fresh directory; Failure if mpplan fails."""
+    global n_plans
+    n_plans += 1
+    out = Path(out or TMP / f"plan{n_plans}")
+    begun = time.monotonic()
+    p = must(mpplan(*arguments(model, **kwargs), "-o", out, timeout_s=timeout_s))
+    return Plan(out, p, time.monotonic() - begun)
+
+
+def tree(folder):
+    """{path: bytes} of all files below FOLDER."""
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}
+
+
+class Plan:
+    def __init__(self, folder, process=None, seconds=0.0):
+        self.dir, self.seconds = Path(folder), seconds
+        self.report = process.stdout if process else ""
+        self.json = json.loads((self.dir / "plan.json").read_text())
+
+    def build(self, *make_args):
+        if not (self.dir / "trainer").exists() or make_args:
+            must(run(["make", "-s", "-j2", "-C", self.dir, f"RUNTIME_BUILD={shared_runtime(make_args)}", *make_args], 600))
+        return self
+
+    def train(self, *args, mpi=False, timeout_s=300, env=None, metrics=True, allow_failure=False, **options):
+        """Start the trainer; keyword arguments become --options (underscores become dashes)."""
+        self.build()
+        command = [self.dir / "trainer", *args]
+        metrics_file = None
+        if metrics:
+            metrics_file = Path(tempfile.mkstemp(suffix=".jsonl", dir=TMP)[1])
+            options.setdefault("metrics", metrics_file)
+        for name, value in options.items():
+            command += ["--" + name.replace("_", "-"), value]
+        if mpi:
+            command = [*MPIRUN, "-n", str(self.devices), *command]
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        p = run(command, timeout_s, {**(MPI_ENV if mpi else {}), **(env or {})})
+        if not allow_failure:
+            must(p)
+        return Run(p, Path(options["metrics"]) if metrics else None, usage)
+
+    # plan.json, read in one place: docs/plan.md
+    @property
+    def stage(self):
+        return self.json["stages"][0]
+
+    @property
+    def devices(self):
+        return self.stage["devices"]["count"] if isinstance(self.stage["devices"], dict) else self.stage["devices"]
+
+
+def shared_runtime(make_args=()):
+    """Where trainers keep the compiled runtime: one folder per set of flags, outside TMP so that suites share it."""
+    text = "".join(p.name + p.read_text() for p in sorted((ROOT / "runtime").rglob("*.[ch]"))) + " ".join(make_args)
+    import hashlib
+    base = Path(os.environ.get("MPP_BUILD", ROOT / "build"))
+    folder = base / "trainer-runtime" / hashlib.sha256(text.encode()).hexdigest()[:12]
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+class Run:
+    def __init__(self, process, metrics, _usage=None):
+        self.process, self.out, self.err = process, process.stdout, process.stderr
+        self.rows = []
+        if metrics and metrics.exists():
+            self.rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+
+    @property
+    def losses(self):
+        return [row["loss"] for row in self.rows]
+
+    @property
+    def arena_bytes(self):
+        """As each rank printed it."""
+        m = re.findall(r"arena (\d+) bytes", self.out)
+        return [int(x) for x in m]
+
+    @property
+    def transport(self):
+        m = re.search(r" over (\S+?),", self.out)
+        return m.group(1) if m else ""
+
+
+# ---- files ----
+
+NP_TYPES = {"F32": np.float32, "F64": np.float64, "I32": np.int32, "I64": np.int64, "F16": np.float16}
+
+
+def read_safetensors(path):
+    raw = Path(path).read_bytes()
+    n = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8:8 + n])
+    out = {}
+    for name, t in header.items():
+        if name != "__metadata__":
+            a, b = t["data_offsets"]
+            out[name] = np.frombuffer(raw[8 + n + a:8 + n + b], NP_TYPES[t["dtype"]]).reshape(t["shape"])
+    return out
+
+
+def write_safetensors(path, tensors):
+    names = {np.dtype(v): k for k, v in NP_TYPES.items()}
+    header, at, blobs = {}, 0, []
+    for name, x in tensors.items():
+        x = np.ascontiguousarray(x)
+        header[name] = {"dtype": names[x.dtype], "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}
+        at += x.nbytes
+        blobs.append(x.tobytes())
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    Path(path).write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+
+
+def npy_dir(arrays):
+    """A folder of NAME.npy files."""
+    folder = Path(tempfile.mkdtemp(prefix="npy", dir=TMP))
+    for name, x in arrays.items():
+        np.save(folder / f"{name}.npy", x)
+    return folder
+
+
+def relative_l2(a, b):
+    a, b = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
+    norm = np.linalg.norm(b)
+    return float(np.linalg.norm(a - b) / norm) if norm else float(np.linalg.norm(a))

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Builds, runs every test and ends with one line: "N passed, N failed[, N skipped]".
+
+    tests/run.py            what continuous integration runs
+    tests/run.py --full     all matrices, clang, and everything that can be under ASan and UBSan
+    tests/run.py NAME...    only the suites whose name contains one of NAME
+
+Suites, in order: house (rules of the code), the unit tests that tests/meson.build registers, tests/e2e/test_*.py.
+Each prints its own "N passed, N failed"; one that prints none, or ends badly without a failure, counts as failed.
+"""
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COUNTS = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?\s*$", re.M)
+E2E = ["errors", "plans", "quickstart", "equivalence"]
+TIMEOUT_S = {"unit": 900, "e2e": 1500}
+
+
+def python():
+    """A Python 3 that has numpy: this one, or Debian's."""
+    for exe in (sys.executable, "/usr/bin/python3"):
+        if subprocess.run([exe, "-c", "import numpy"], capture_output=True).returncode == 0:
+            return exe
+    sys.exit("tests/run.py needs a python3 with numpy (apt-get install python3-numpy)")
+
+
+class Tally:
+    def __init__(self, full):
+        self.passed = self.failed = self.skipped = 0
+        self.full = full
+        self.bad = []
+        self.start = time.monotonic()
+
+    def add(self, name, passed, failed, skipped, seconds):
+        self.passed += passed
+        self.failed += failed
+        self.skipped += skipped
+        if failed:
+            self.bad.append(name)
+        more = f", {skipped} skipped" if skipped else ""
+        print(f"== {name}: {passed} passed, {failed} failed{more} ({seconds:.0f} s)", flush=True)
+
+    def run(self, name, command, timeout_s, env=None, cwd=ROOT):
+        """Run COMMAND, passing its output on, and add the last counts that it prints."""
+        print(f"-- {name}", flush=True)
+        begun = time.monotonic()
+        lines = []
+        process = subprocess.Popen([str(c) for c in command], cwd=cwd, env=dict(os.environ, **(env or {})),
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   text=True, errors="replace", start_new_session=True)
+        killed = False
+        try:
+            import threading
+
+            def expire():
+                nonlocal killed
+                killed = True
+                os.killpg(process.pid, 9)
+
+            timer = threading.Timer(timeout_s, expire)
+            timer.start()
+            for line in process.stdout:
+                lines.append(line)
+                if not COUNTS.match(line):
+                    print("   " + line, end="", flush=True)
+            process.wait()
+        finally:
+            timer.cancel()
+        found = COUNTS.findall("".join(lines))
+        passed, failed, skipped = (int(x or 0) for x in found[-1]) if found else (0, 0, 0)
+        if killed:
+            print(f"   {name}: stopped after {timeout_s} s")
+        elif not found or passed + failed + skipped == 0:
+            print(f"   {name}: printed no counts (exit status {process.returncode})")
+        elif process.returncode != 0 and failed == 0:
+            print(f"   {name}: exit status {process.returncode}")
+        if killed or not found or passed + failed + skipped == 0 or (process.returncode != 0 and failed == 0):
+            failed += 1
+        self.add(name, passed, failed, skipped, time.monotonic() - begun)
+
+    def step(self, name, command, env=None):
+        """A command that must succeed; its output is shown only if it does not. It counts as one check."""
+        begun = time.monotonic()
+        p = subprocess.run([str(c) for c in command], cwd=ROOT, env=dict(os.environ, **(env or {})),
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                           errors="replace")
+        if p.returncode != 0:
+            print("   " + "\n   ".join(p.stdout.splitlines()[-60:]))
+        self.add(name, int(p.returncode == 0), int(p.returncode != 0), 0, time.monotonic() - begun)
+        return p.returncode == 0
+
+    def finish(self):
+        print(f"{time.monotonic() - self.start:.0f} s", end="")
+        print(f"; failed: {', '.join(self.bad)}" if self.bad else "")
+        more = f", {self.skipped} skipped" if self.skipped else ""
+        print(f"{self.passed} passed, {self.failed} failed{more}")
+        return 1 if self.failed or not self.passed else 0
+
+
+def build(tally, folder, options=(), env=None):
+    """Configure FOLDER once, then build it."""
+    name = f"build {folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder}"
+    if not (folder / "build.ninja").exists():
+        if not tally.step(f"{name}: meson", ["meson", "setup", folder, *options], env):
+            return False
+    return tally.step(name, ["ninja", "-C", folder], env)
+
+
+def unit_tests(tally, folder, label, wanted, env=None):
+    p = subprocess.run(["meson", "introspect", str(folder), "--tests"], capture_output=True, text=True)
+    tests = json.loads(p.stdout) if p.returncode == 0 else []
+    if not tests:
+        tally.add(f"{label} unit tests", 0, 1, 0, 0)
+    for t in tests:
+        name = f"{label}{t['name']}"
+        if wanted(name):
+            tally.run(name, t["cmd"], max(t.get("timeout") or 0, TIMEOUT_S["unit"]), {**t.get("env", {}), **(env or {})},
+                      t.get("workdir") or ROOT)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--full", action="store_true", help="whole matrices, clang, sanitizers")
+    parser.add_argument("names", nargs="*", help="only suites whose name contains one of these")
+    args = parser.parse_args()
+    wanted = lambda name: not args.names or any(n in name for n in args.names)
+    tally = Tally(args.full)
+    py = python()
+    gcc = ROOT / os.environ.get("BUILD_DIR", "build")
+    extra = ["--full"] if args.full else []
+
+    if wanted("house"):
+        tally.run("house", [py, "tests/house.py"], TIMEOUT_S["unit"])
+    if not build(tally, gcc):
+        return tally.finish()
+    env = {"MPPLAN": str(gcc / "mpplan"), "MPP_BUILD": str(gcc)}
+    unit_tests(tally, gcc, "", wanted)
+    for suite in E2E:
+        if wanted(suite):
+            tally.run(suite, [py, f"tests/e2e/test_{suite}.py", *extra], TIMEOUT_S["e2e"] * (8 if args.full else 1), env)
+    if args.full:
+        clang = {"CC": "clang"}
+        if wanted("clang") and build(tally, gcc / "clang", ["-Dwerror=true"], clang):
+            unit_tests(tally, gcc / "clang", "clang ", lambda n: True)
+        asan = gcc / "asan"
+        options = ["-Db_sanitize=address,undefined", "-Db_lundef=false"]
+        if wanted("asan") and build(tally, asan, options):
+            strict = {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1", "ASAN_OPTIONS": "detect_leaks=1"}
+            unit_tests(tally, asan, "asan ", lambda n: True, strict)
+            tally.run("asan errors", [py, "tests/e2e/test_errors.py"], TIMEOUT_S["e2e"],
+                      {**env, **strict, "MPPLAN": str(asan / "mpplan")})
+            tally.run("asan models", [py, "tests/e2e/test_sanitized.py"], TIMEOUT_S["e2e"],
+                      {**env, **strict, "MPPLAN": str(asan / "mpplan")})
+    return tally.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
