@@ -8,7 +8,7 @@
 #include "planner/solver_internal.h"
 
 enum { DEFAULT_TABLE_LIMIT = 1 << 24 };
-static const double MAX_ENTRIES = 4e8;
+static const double MAX_ENTRIES = 1e7;
 static const int64_t GLPK_WORK = INT64_C(400000000);
 static const int64_t DEFAULT_WORK_LIMIT = INT64_C(20000000000);
 

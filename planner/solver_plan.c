@@ -15,6 +15,8 @@ struct builder {
     size_t var_cap, factor_cap, key_cap, key_len;
     struct mpp_solver_index *shapes, *patterns;
     char *key;
+    size_t count_cap;
+    int32_t *pattern_count;
     int32_t *form_mark, stamp;    /* [most forms] */
     struct mpp_arena *scratch;
 };
@@ -387,6 +389,11 @@ static void bucket_strides(struct builder *b, struct order *o, struct mpp_solver
     }
     key_put(b, bk->stride, sizeof *bk->stride * (size_t)(bk->n_in * w));
     bk->pattern = mpp_solver_index_add(b->patterns, b->key, b->key_len, true, NULL);
+    /* Layers that repeat are mostly computed once: count a pattern a few times only. */
+    b->pattern_count = mpp_arena_grow(b->scratch, b->pattern_count, &b->count_cap, (size_t)bk->pattern + 1,
+                                      sizeof *b->pattern_count);
+    if (++b->pattern_count[bk->pattern] <= 3)
+        p->entries += (double)bk->size * p->vars[bk->var].size;
 }
 
 static int cmp_i32(const void *a, const void *b)
@@ -446,12 +453,12 @@ static bool order_all(struct builder *b, double max_entries)
         if (gone[it.var] || it.version != o.version[it.var])
             continue;
         int32_t n = joint_of(&o, it.var, &size);
-        p->entries += size;
         p->largest = size > p->largest ? size : p->largest;
-        ok = size <= (double)b->s->set.table_limit && p->entries <= max_entries;
+        ok = size <= (double)b->s->set.table_limit && size <= max_entries;
         gone[it.var] = 1;
         if (ok)
             eliminate(b, &o, it.var, n);
+        ok = ok && p->entries <= max_entries;
     }
     mpp_arena_free(scratch);
     return ok;

@@ -12,7 +12,7 @@
 enum { MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, MAX_ROUNDS = 6 };
 
 /* Elimination limits, entries: of the whole, and of one restricted to few choices. */
-static const double PLAN_ENTRIES = 4e8, SMALL_ENTRIES = 3e7;
+static const double ROUND_ENTRIES[] = {3e6, 3e6, 2e7, 2e7, 2e8, 4e8}, PLAN_ENTRIES = 4e8, SMALL_ENTRIES = 2e7;
 static const int64_t BEAM_LABELS = 2000000, EXACT_LABELS = 6000000;
 
 struct pool {
@@ -346,7 +346,7 @@ void mpp_solver_price(struct mpp_solver *s)
     int32_t *time = mpp_arena_memdup(keep, s->row_time, sizeof *time * (size_t)n_rows);
     int64_t *price = mpp_arena_array(keep, n_rows + 1, int64_t);
     for (int round = 0; round < MAX_ROUNDS && !mpp_solver_closed(s) && !mpp_solver_stopped(s); round++) {
-        struct dual d = {.s = s, .arena = mpp_arena_new(), .plan = mpp_solver_plan_new(s, PLAN_ENTRIES)};
+        struct dual d = {.s = s, .arena = mpp_arena_new(), .plan = mpp_solver_plan_new(s, ROUND_ENTRIES[round])};
         bool go_on = false;
         if (d.plan) {
             bool split = d.plan->n_split > 0;
@@ -366,17 +366,18 @@ void mpp_solver_price(struct mpp_solver *s)
             if (!split && s->n_rows > 0 && gone == 0 && !mpp_solver_closed(s) && !mpp_solver_stopped(s) &&
                 !s->tune.no_labels)
                 mpp_solver_label(s, d.plan, d.best_price, 0, EXACT_LABELS);
+            if (s->set.log)
+                fprintf(s->set.log, "solver: round %d: %d vars, %.3g entries, %d split, bound %lld best %lld gone %d, pool %d rows %d, work %lld\n", round, d.plan->n_vars, d.plan->entries, d.plan->n_split, (long long)s->bound, (long long)s->upper, gone, d.pool.n, d.pool.n_active, (long long)s->work);
             memcpy(price, d.best_price, sizeof *price * (size_t)s->n_rows);
             memcpy(time, s->row_time, sizeof *time * (size_t)s->n_rows);
             n_rows = s->n_rows;
-            go_on = gone > 0;
+            go_on = gone > 0 || split;
         }
         mpp_solver_plan_free(d.plan);
         mpp_arena_free(d.arena);
-        if (go_on)
-            mpp_solver_rows_drop_slack(s);
-        else
+        if (d.plan && !go_on)
             break;
+        mpp_solver_rows_drop_slack(s);
     }
     mpp_arena_free(keep);
 }
