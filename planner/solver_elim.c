@@ -245,13 +245,14 @@ static void factor_tables(struct run *r)
 /* A walk over the entries of a bucket's scope. */
 struct cursor {
     const struct mpp_solver_bucket *bk;
-    int32_t size[MAX_SCOPE], idx[MAX_SCOPE], n_in, w, k;
+    int32_t size[MAX_SCOPE], idx[MAX_SCOPE], n_in, w, k, skip; /* skip: a dimension that stays at 0 */
     const int64_t **ptr;
 };
 
 static struct cursor cursor_start(struct run *r, const struct mpp_solver_bucket *bk)
 {
-    struct cursor c = {.bk = bk, .n_in = bk->n_in, .w = bk->n_scope + 1, .k = r->p->vars[bk->var].size};
+    struct cursor c = {.bk = bk, .n_in = bk->n_in, .w = bk->n_scope + 1, .k = r->p->vars[bk->var].size,
+                       .skip = -1};
     c.ptr = mpp_arena_array(r->scratch, bk->n_in, const int64_t *);
     for (int32_t i = 0; i < bk->n_scope; i++)
         c.size[i] = r->p->vars[bk->scope[i]].size;
@@ -265,6 +266,8 @@ static struct cursor cursor_start(struct run *r, const struct mpp_solver_bucket 
 static inline void cursor_next(struct cursor *c)
 {
     for (int32_t j = c->w - 2; j >= 0; j--) {
+        if (j == c->skip)
+            continue;
         if (++c->idx[j] < c->size[j]) {
             for (int32_t i = 0; i < c->n_in; i++)
                 c->ptr[i] += c->bk->stride[i * c->w + j];
@@ -274,6 +277,15 @@ static inline void cursor_next(struct cursor *c)
         for (int32_t i = 0; i < c->n_in; i++)
             c->ptr[i] -= c->bk->stride[i * c->w + j] * (c->size[j] - 1);
     }
+}
+
+/* The entry of the message at the cursor. */
+static inline int64_t cursor_entry(const struct cursor *c)
+{
+    int64_t at = 0;
+    for (int32_t j = 0; j < c->w - 1; j++)
+        at = at * c->size[j] + c->idx[j];
+    return at;
 }
 
 /* ROW[k] = sum of the inputs at the cursor with the variable at k. */
@@ -306,6 +318,87 @@ static int64_t normalise(int64_t *data, int64_t n)
     return least;
 }
 
+/* The scope position that the fewest inputs depend on. */
+static int32_t inner_dim(const struct mpp_solver_bucket *bk)
+{
+    int32_t w = bk->n_scope + 1, best = -1, fewest = INT32_MAX;
+    for (int32_t j = 0; j < bk->n_scope; j++) {
+        int32_t n = 0;
+        for (int32_t i = 0; i < bk->n_in; i++)
+            n += bk->stride[i * w + j] != 0;
+        if (n <= fewest) {
+            fewest = n;
+            best = j;
+        }
+    }
+    return best;
+}
+
+/* OUT[j] = min(OUT[j], BASE + the N inputs at j), j stepping by STRIDE in OUT. */
+static inline void row_min(int64_t *out, int64_t out_stride, int32_t size, int64_t base, int32_t n,
+                           const int64_t *const *in, const int64_t *stride)
+{
+    if (n == 1) {
+        const int64_t *a = in[0];
+        for (int32_t j = 0; j < size; j++) {
+            int64_t x = base + a[j * stride[0]], *o = &out[j * out_stride];
+            *o = x < *o ? x : *o;
+        }
+    } else if (n == 2) {
+        const int64_t *a = in[0], *b = in[1];
+        for (int32_t j = 0; j < size; j++) {
+            int64_t x = base + a[j * stride[0]] + b[j * stride[1]], *o = &out[j * out_stride];
+            *o = x < *o ? x : *o;
+        }
+    } else {
+        for (int32_t j = 0; j < size; j++) {
+            int64_t x = base, *o = &out[j * out_stride];
+            for (int32_t i = 0; i < n; i++)
+                x = sat_add(x, in[i][j * stride[i]]);
+            *o = x < *o ? x : *o;
+        }
+    }
+}
+
+/* r->buf = the least sum of the inputs over the bucket's variable, per entry of its scope. */
+static void minimise(struct run *r, const struct mpp_solver_bucket *bk)
+{
+    int32_t w = bk->n_scope + 1, inner = inner_dim(bk), n_k = r->p->vars[bk->var].size, n_dep = 0, n_base = 0;
+    struct cursor c = cursor_start(r, bk);
+    const int64_t **row = mpp_arena_array(r->scratch, bk->n_in, const int64_t *);
+    int64_t *row_stride = mpp_arena_array(r->scratch, bk->n_in, int64_t);
+    int32_t *dep = mpp_arena_array(r->scratch, bk->n_in, int32_t);
+    int32_t *fix = mpp_arena_array(r->scratch, bk->n_in, int32_t);
+    int64_t out_stride = 1, at = 0;
+    int32_t size = inner < 0 ? 1 : r->p->vars[bk->scope[inner]].size;
+    for (int32_t i = 0; i < bk->n_in; i++) {
+        bool moves = inner >= 0 && bk->stride[i * w + inner] != 0;
+        if (moves)
+            row_stride[n_dep] = bk->stride[i * w + inner];
+        *(moves ? &dep[n_dep++] : &fix[n_base++]) = i;
+    }
+    for (int32_t j = inner + 1; inner >= 0 && j < bk->n_scope; j++)
+        out_stride *= c.size[j];
+    for (int64_t e = 0; e < bk->size; e++)
+        r->buf[e] = MPP_SOLVER_INF;
+    c.skip = inner;
+    for (int64_t e = 0; e < bk->size; e += size) {
+        at = cursor_entry(&c);
+        for (int32_t k = 0; k < n_k; k++) {
+            int64_t base = 0;
+            for (int32_t q = 0; q < n_base; q++)
+                base = sat_add(base, c.ptr[fix[q]][k * bk->stride[fix[q] * w + bk->n_scope]]);
+            if (base >= MPP_SOLVER_INF)
+                continue;
+            for (int32_t q = 0; q < n_dep; q++)
+                row[q] = c.ptr[dep[q]] + k * bk->stride[dep[q] * w + bk->n_scope];
+            row_min(r->buf + at, out_stride, size, base, n_dep, row, row_stride);
+        }
+        cursor_next(&c);
+    }
+    r->s->work += bk->size * n_k;
+}
+
 static void bucket_run(struct run *r, int32_t j)
 {
     const struct mpp_solver_bucket *bk = &r->p->buckets[j];
@@ -322,16 +415,7 @@ static void bucket_run(struct run *r, int32_t j)
         ev->memo_table = mpp_arena_grow(ev->arena, ev->memo_table, &cap, (size_t)id + 1, sizeof *ev->memo_table);
         ev->memo_shift = mpp_arena_grow(ev->arena, ev->memo_shift, &ev->memo_cap, (size_t)id + 1,
                                         sizeof *ev->memo_shift);
-        struct cursor c = cursor_start(r, bk);
-        for (int64_t e = 0; e < bk->size; e++) {
-            cursor_row(&c, r->row);
-            int64_t least = MPP_SOLVER_INF;
-            for (int32_t k = 0; k < c.k; k++)
-                least = r->row[k] < least ? r->row[k] : least;
-            r->buf[e] = least;
-            cursor_next(&c);
-        }
-        r->s->work += bk->size * c.k;
+        minimise(r, bk);
         ev->memo_shift[id] = normalise(r->buf, bk->size);
         ev->memo_table[id] = table_store(ev, r->buf, bk->size);
     }

@@ -5,14 +5,17 @@
  * over the solutions seen. Where a value with several consumers is too large for a table, its copies'
  * costs are dealt out among the consumers; shares follow Polyak's subgradient step. Choices whose
  * least priced cost exceeds the best known are ruled out. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "planner/solver_internal.h"
 
-enum { MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, MAX_ROUNDS = 6 };
+enum { MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, MAX_ROUNDS = 10 };
 
 /* Elimination limits, entries: of the whole, and of one restricted to few choices. */
-static const double ROUND_ENTRIES[] = {3e6, 3e6, 2e7, 2e7, 2e8, 4e8}, PLAN_ENTRIES = 4e8, SMALL_ENTRIES = 2e7;
+static const double ROUND_ENTRIES[] = {2e8, 2e8, 2e8, 2e8, 2e8, 2e8, 4e8, 4e8, 4e8, 4e8};
+static const int ROUND_STEPS[] = {2, 4, 8, 16, 32, 90, 90, 90, 90, 90};
+static const double PLAN_ENTRIES = 4e8, SMALL_ENTRIES = 2e7;
 static const int64_t BEAM_LABELS = 2000000, EXACT_LABELS = 6000000;
 
 struct pool {
@@ -211,17 +214,19 @@ static bool ascent_eval(struct dual *d, int32_t *choice, int64_t *out_bound, boo
     return ok;
 }
 
-static void ascent(struct dual *d)
+static void ascent(struct dual *d, int max_steps)
 {
     struct mpp_solver *s = d->s;
     int32_t *choice = mpp_arena_array(d->arena, s->p->n_nodes, int32_t);
     double theta = 1;
-    int stale = 0, steps = s->n_rows > 0 || d->plan->n_split > 0 ? MAX_STEPS : 1;
+    int stale = 0, steps = s->n_rows > 0 || d->plan->n_split > 0 ? max_steps : 1;
     for (int step = 0; step < steps && stale < 12; step++) {
         int64_t before = d->best, b;
         bool fresh = false;
         if (!ascent_eval(d, choice, &b, &fresh))
             return;
+        if (s->set.log && getenv("MPP_T"))
+            fprintf(s->set.log, "  step %d b %lld best %lld upper %lld\n", step, (long long)b, (long long)d->best, (long long)s->upper);
         bool rose = (double)(d->best - before) > 1e-5 * (double)(d->best > 0 ? d->best : 1);
         stale = rose ? 0 : stale + 1;
         theta = rose ? theta : theta * 0.85;
@@ -359,7 +364,7 @@ void mpp_solver_price(struct mpp_solver *s)
             carry_prices(s, time, price, n_rows, d.price);
             if (s->upper < MPP_SOLVER_INF && s->n_rows > 0)
                 pool_add(&d.pool, s, s->best, (double)s->upper);
-            ascent(&d);
+            ascent(&d, ROUND_STEPS[round]);
             int32_t gone = mpp_solver_closed(s) || mpp_solver_stopped(s) ? 0 : tighten(&d);
             if (gone > 0)
                 mpp_solver_dominance(s, s->n_rows > 0);
