@@ -538,21 +538,20 @@ static int *filled(struct mpp_arena *arena, int n, int value)
     return a;
 }
 
-enum mpp_status mpp_lower(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
-                          const struct mpp_cluster *cluster, const struct mpp_plan *plan, struct mpp_lprog **out)
+void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
+                    struct mpp_flat_program *out)
 {
-    (void)diag;
-    (void)cluster;
     int n = graph->n_tensors;
-    struct mpp_flat_program flat = {
-        .arena = arena, .g = graph, .stage = &plan->stages[0], .micro_batches = plan->micro_batches,
+    const struct mpp_stage *stage = &plan->stages[0];
+    *out = (struct mpp_flat_program){
+        .arena = arena, .g = graph, .stage = stage, .micro_batches = plan->micro_batches,
         .loss = -1, .grad_norm = -1, .resting = filled(arena, n, -1), .gradient = filled(arena, n, -1),
     };
     struct lower l = {
-        .p = &flat, .g = graph, .stage = &plan->stages[0],
+        .p = out, .g = graph, .stage = stage,
         .home = filled(arena, n, -1), .made = mpp_arena_array(arena, n, struct mpp_sharding),
         .producer = filled(arena, n, -1), .first_use = filled(arena, n + 1, 0),
-        .copy_buffer = filled(arena, plan->stages[0].n_copies, -1), .direct = filled(arena, n, -1),
+        .copy_buffer = filled(arena, stage->n_copies, -1), .direct = filled(arena, n, -1),
         .direct_mode = mpp_arena_array(arena, n, enum mpp_write_mode), .scalar_sum = filled(arena, n, -1),
         .sum_buffer = filled(arena, graph->n_groups, -1),
     };
@@ -570,6 +569,13 @@ enum mpp_status mpp_lower(struct mpp_arena *arena, struct mpp_diag *diag, const 
         lower_group(&l, i);
     }
     note_outputs(&l);
+}
+
+enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
+                          struct mpp_lprog **out)
+{
+    struct mpp_flat_program flat;
+    mpp_lower_flat(arena, graph, plan, &flat);
     struct mpp_lprog *prog = mpp_arena_array(arena, 1, struct mpp_lprog);
     mpp_roll(&flat, prog);
     mpp_memory_plan(arena, graph, &plan->stages[0], plan->micro_batches, prog);

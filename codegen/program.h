@@ -1,7 +1,7 @@
 /* program.h - the local program of a stage: what every rank runs, on local arrays, with explicit collectives.
  *
  *     struct mpp_lprog *p;
- *     MPP_TRY(mpp_lower(arena, diag, graph, cluster, plan, &p));   // lower.c, roll.c, memory.c
+ *     MPP_TRY(mpp_lower(arena, graph, plan, &p));   // lower.c, roll.c, memory.c
  *     MPP_TRY(mpp_emit(arena, diag, graph, cluster, plan, p, "plan/"));
  *
  * Repeated layers that are planned alike are rolled: their instructions stand once, in a loop over layers, and
@@ -116,8 +116,8 @@ struct mpp_lprog {
     struct mpp_memory memory;
 };
 
-enum mpp_status mpp_lower(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
-                          const struct mpp_cluster *cluster, const struct mpp_plan *plan,
+/* Lower the stage of PLAN (derived) to the rolled local program with its memory planned; *OUT lives in ARENA. */
+enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
                           struct mpp_lprog **out) MPP_CHECKED;
 
 /* Workspace bytes of one compute group on the host (attention blocks, ...). In emit_ops.c. */
