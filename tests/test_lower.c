@@ -1,0 +1,287 @@
+/* test_lower.c - the rolled program in its arena does what the flat program does.
+ *
+ * Both are executed symbolically: a value is a hash of how it was computed. The flat program gives every buffer
+ * memory of its own; the rolled one runs its loops layer by layer on real arena addresses, where a write destroys
+ * whatever it overlaps and a read must find exactly what was written there. Two steps of two micro-batches must leave
+ * the same values in every resting buffer, the loss and the gradient norm. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "codegen/lower_internal.h"
+#include "costmodel/costmodel.h"
+#include "ir/graph.h"
+#include "ir/op.h"
+#include "ir/pass.h"
+#include "planner/plan.h"
+
+static int passed, failed;
+
+static void check(bool ok, const char *what, const char *detail)
+{
+    if (ok)
+        passed++;
+    else {
+        failed++;
+        printf("FAILED: %s: %s\n", what, detail);
+    }
+}
+
+static uint64_t mix(uint64_t h, uint64_t v)
+{
+    h ^= v + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
+    h *= 0xff51afd7ed558ccdu;
+    return h ^ (h >> 33);
+}
+
+/* What an instruction computes, whatever layer it stands for. */
+static uint64_t signature(const struct mpp_graph *g, const struct mpp_instr *in)
+{
+    uint64_t h = mix(17, (uint64_t)in->kind);
+    if (in->kind == MPP_INSTR_COMPUTE)
+        for (int k = 0; k < g->groups[in->group].n_ops; k++)
+            h = mix(h, (uint64_t)g->ops[g->groups[in->group].ops[k]].kind);
+    if (in->step)
+        h = mix(mix(mix(h, (uint64_t)in->step->kind), in->step->mask), (uint64_t)in->step->dim);
+    return h;
+}
+
+/* ---- memory as intervals with a value ---- */
+
+struct cell {
+    int64_t first, end;
+    uint64_t value;
+};
+
+struct machine {
+    int n;
+    struct cell cells[200000];
+    bool stale;                   /* a read found something else than one whole value */
+};
+
+static void write_cell(struct machine *m, int64_t first, int64_t bytes, uint64_t value)
+{
+    int n = 0;
+    for (int i = 0; i < m->n; i++)
+        if (m->cells[i].end <= first || m->cells[i].first >= first + bytes)
+            m->cells[n++] = m->cells[i];
+    m->cells[n++] = (struct cell){first, first + bytes, value};
+    m->n = n;
+    assert(n < 200000);
+}
+
+static uint64_t read_cell(struct machine *m, int64_t first, int64_t bytes)
+{
+    for (int i = 0; i < m->n; i++)
+        if (m->cells[i].first == first && m->cells[i].end == first + bytes)
+            return m->cells[i].value;
+    m->stale = true;
+    return 0;
+}
+
+typedef int64_t address_fn(const void *ctx, struct mpp_bufref ref, int layer, int64_t *out_bytes);
+
+static void execute(struct machine *m, const struct mpp_graph *g, const struct mpp_instr *in, int micro_batch,
+                    address_fn *address, const void *ctx, int layer)
+{
+    if (in->once && micro_batch > 0)
+        return;
+    uint64_t h = signature(g, in);
+    int64_t bytes, at;
+    for (int i = 0; i < in->n_in; i++)
+        if (in->in[i].buffer >= 0) {
+            at = address(ctx, in->in[i], layer, &bytes);
+            h = mix(h, read_cell(m, at, bytes));
+        }
+    for (int i = 0; i < in->n_out; i++) {
+        at = address(ctx, in->out[i], layer, &bytes);
+        uint64_t v = mix(h, (uint64_t)i);
+        bool add = in->mode[i] == MPP_WRITE_ADD || (in->mode[i] == MPP_WRITE_ADD_LATER && micro_batch > 0)
+                   || in->kind == MPP_INSTR_ADD_SCALAR;
+        if (add)
+            v = mix(v, read_cell(m, at, bytes));
+        write_cell(m, at, bytes, v);
+    }
+}
+
+static int64_t flat_address(const void *ctx, struct mpp_bufref ref, int layer, int64_t *out_bytes)
+{
+    const struct mpp_flat_program *p = ctx;
+    (void)layer;
+    int b = mpp_buffer_root(p->buffers, ref.buffer);
+    *out_bytes = 1;
+    return b;
+}
+
+static int64_t rolled_address(const void *ctx, struct mpp_bufref ref, int layer, int64_t *out_bytes)
+{
+    const struct mpp_lprog *p = ctx;
+    const struct mpp_buffer *b = &p->buffers[ref.buffer];
+    int i = ref.layer >= 0 ? ref.layer : layer;
+    if (b->alias >= 0)
+        return rolled_address(ctx, (struct mpp_bufref){b->alias, p->buffers[b->alias].cls >= 0 ? i : -1}, layer, out_bytes);
+    if (b->address == MPP_ADDR_CARRIED) {
+        const struct mpp_layer_class *c = &p->classes[b->cls];
+        int end = b->carry_step < 0 ? c->first : c->first + c->count - 1;
+        struct mpp_bufref to = i == end ? b->carry_in : (struct mpp_bufref){b->carry_from, i + b->carry_step};
+        return rolled_address(ctx, to, layer, out_bytes);
+    }
+    *out_bytes = b->bytes;
+    if (b->cls < 0 || b->address == MPP_ADDR_FIXED)
+        return b->offset;
+    int k = i - p->classes[b->cls].first;
+    assert(k >= 0 && k < p->classes[b->cls].count);
+    return b->offset + (b->address == MPP_ADDR_PINGPONG ? (k & 1) : k) * b->stride;
+}
+
+static void run_flat(struct machine *m, const struct mpp_flat_program *p, enum mpp_phase phase, int micro_batch)
+{
+    for (int i = 0; i < p->n_flats; i++)
+        if (p->flats[i].phase == phase)
+            execute(m, p->g, &p->flats[i].instr, micro_batch, flat_address, p, -1);
+}
+
+static void run_rolled(struct machine *m, const struct mpp_graph *g, const struct mpp_lprog *p, enum mpp_phase phase,
+                       int micro_batch)
+{
+    const struct mpp_section *s = &p->section[phase];
+    for (int i = 0; i < s->n_items; i++) {
+        const struct mpp_pitem *item = &s->items[i];
+        if (!item->loop) {
+            execute(m, g, &item->instr, micro_batch, rolled_address, p, -1);
+            continue;
+        }
+        const struct mpp_layer_class *c = &p->classes[item->cls];
+        for (int k = 0; k < c->count; k++) {
+            int layer = item->descending ? c->first + c->count - 1 - k : c->first + k;
+            for (int j = 0; j < p->bodies[item->body].n_instrs; j++)
+                execute(m, g, &p->bodies[item->body].instrs[j], micro_batch, rolled_address, p, layer);
+        }
+    }
+}
+
+/* ---- one model under one plan ---- */
+
+static struct machine flat_machine, rolled_machine;
+
+static void compare(const struct mpp_graph *g, const struct mpp_flat_program *flat, const struct mpp_lprog *prog,
+                    const char *what)
+{
+    int different = 0;
+    int64_t bytes;
+    for (mpp_id t = 0; t < g->n_tensors; t++) {
+        if (flat->resting[t] < 0)
+            continue;
+        int64_t a = flat_address(flat, (struct mpp_bufref){flat->resting[t], -1}, -1, &bytes);
+        uint64_t x = read_cell(&flat_machine, a, bytes);
+        int64_t b = rolled_address(prog, (struct mpp_bufref){prog->param_buffer[t], prog->param_layer[t]}, -1, &bytes);
+        different += x != read_cell(&rolled_machine, b, bytes);
+    }
+    check(different == 0, what, "resting values differ");
+    int64_t a = flat_address(flat, (struct mpp_bufref){flat->loss, -1}, -1, &bytes);
+    uint64_t x = read_cell(&flat_machine, a, bytes);
+    int64_t b = rolled_address(prog, (struct mpp_bufref){prog->loss, -1}, -1, &bytes);
+    check(x == read_cell(&rolled_machine, b, bytes), what, "the loss differs");
+    check(!flat_machine.stale, what, "the flat program reads what nothing wrote");
+    check(!rolled_machine.stale, what, "the rolled program reads a place whose value was overwritten");
+}
+
+static void simulate(const struct mpp_graph *g, const struct mpp_plan *plan, struct mpp_arena *arena,
+                     const struct mpp_lprog *prog, const char *what)
+{
+    struct mpp_flat_program flat;
+    mpp_lower_flat(arena, g, plan, &flat);
+    flat_machine.n = rolled_machine.n = 0;
+    flat_machine.stale = rolled_machine.stale = false;
+    int64_t bytes;
+    for (mpp_id t = 0; t < g->n_tensors; t++) {
+        if (flat.resting[t] < 0)
+            continue;
+        int64_t a = flat_address(&flat, (struct mpp_bufref){flat.resting[t], -1}, -1, &bytes);
+        write_cell(&flat_machine, a, bytes, mix(3, (uint64_t)t));
+        int64_t b = rolled_address(prog, (struct mpp_bufref){prog->param_buffer[t], prog->param_layer[t]}, -1, &bytes);
+        write_cell(&rolled_machine, b, bytes, mix(3, (uint64_t)t));
+    }
+    for (int step = 0; step < 2; step++) {
+        for (int mb = 0; mb < (int)plan->micro_batches; mb++) {
+            run_flat(&flat_machine, &flat, MPP_PHASE_PROLOGUE, mb);
+            run_rolled(&rolled_machine, g, prog, MPP_PHASE_PROLOGUE, mb);
+        }
+        for (int mb = 0; mb < (int)plan->micro_batches; mb++)
+            for (int phase = MPP_PHASE_FORWARD; phase <= MPP_PHASE_BACKWARD; phase++) {
+                run_flat(&flat_machine, &flat, (enum mpp_phase)phase, mb);
+                run_rolled(&rolled_machine, g, prog, (enum mpp_phase)phase, mb);
+            }
+        run_flat(&flat_machine, &flat, MPP_PHASE_UPDATE, 0);
+        run_rolled(&rolled_machine, g, prog, MPP_PHASE_UPDATE, 0);
+    }
+    compare(g, &flat, prog, what);
+}
+
+struct example {
+    const char *model, *preset, *defines[8], *fix, *cluster;
+    int devices;
+    bool rolls;                   /* its layers become loops */
+};
+
+static void run_example(const struct example *e)
+{
+    struct mpp_arena *arena = mpp_arena_new();
+    struct mpp_diag *diag = mpp_diag_new(stdout);
+    struct mpp_model_options options = {.preset = e->preset, .defines = e->defines};
+    while (options.n_defines < 8 && e->defines[options.n_defines])
+        options.n_defines++;
+    const char *what = mpp_arena_printf(arena, "%s %s, %d devices, %s", e->model, e->preset ? e->preset : "", e->devices, e->fix);
+    struct mpp_model *model;
+    struct mpp_graph *g = NULL;
+    struct mpp_cluster *cluster = NULL;
+    struct mpp_plan *plan = NULL;
+    struct mpp_lprog *prog = NULL;
+    struct mpp_plan_options plan_options = {.pins = mpp_pins_none()};
+    struct mpp_pass_ctx ctx = {.arena = arena, .diag = diag};
+    bool ok = mpp_model_read(arena, diag, e->model, &options, &model) == MPP_OK
+              && mpp_graph_build(arena, diag, model, &g) == MPP_OK && mpp_passes_run(&ctx, g) == MPP_OK
+              && mpp_cluster_load(arena, diag, e->cluster, e->devices, &cluster) == MPP_OK
+              && (!*e->fix || mpp_pins_parse(arena, diag, e->fix, &plan_options.pins) == MPP_OK)
+              && mpp_plan_search(arena, diag, g, cluster, &plan_options, &plan) == MPP_OK
+              && mpp_plan_derive(arena, diag, g, cluster, plan) == MPP_OK && mpp_lower(arena, g, plan, &prog) == MPP_OK;
+    check(ok, what, "planning failed");
+    if (ok) {
+        simulate(g, plan, arena, prog, what);
+        int longest = 0;
+        for (int c = 0; c < prog->n_classes; c++)
+            longest = prog->classes[c].count > longest ? prog->classes[c].count : longest;
+        check(!e->rolls || longest > 1, what, "no layers were rolled into a loop");
+        const struct mpp_memory *m = &prog->memory;
+        check(m->parameters + m->gradients + m->optimizer + m->activations + m->inputs + m->workspace + m->gaps
+              == m->arena_bytes, what, "the account of memory does not sum to the arena");
+        check((double)m->arena_bytes <= 1.1 * (double)m->live_bound_bytes, what, "the arena exceeds 1.1 x the live bytes");
+    }
+    mpp_diag_free(diag);
+    mpp_arena_free(arena);
+}
+
+int main(void)
+{
+    static const struct example examples[] = {
+        {"models/gpt.xml", "tiny", {NULL}, "", "host", 1, true},
+        {"models/gpt.xml", "tiny", {NULL}, "micro_batches=2", "host", 1, true},
+        {"models/gpt.xml", "tiny", {"pdrop=0.1"}, "", "host", 2, true},
+        {"models/gpt.xml", "tiny", {"layers=2"}, "dp=4,zero=1", "host", 4, true},
+        {"models/gpt.xml", "tiny", {NULL}, "dp=2,tp=2,zero=2,micro_batches=2", "host", 4, true},
+        {"models/gpt.xml", "tiny", {NULL}, "dp=4,zero=3,micro_batches=2", "host", 4, true},
+        {"models/gpt.xml", "tiny", {NULL}, "tp=4,sequence_parallel=true", "host", 4, true},
+        {"models/gpt.xml", "tiny", {NULL}, "mesh=2x2x2", "host", 8, true},
+        {"models/gpt.xml", "tiny", {"heads=4", "layers=1"}, "tp=3", "host", 3, false},
+        {"models/bert.xml", "tiny", {NULL}, "", "host", 4, true},
+        {"models/bert.xml", "tiny", {"padding_mask=true", "layers=3"}, "micro_batches=2", "host", 2, true},
+        {"models/mlp.xml", NULL, {NULL}, "", "host", 2, false},
+        {"models/gpt.xml", "gpt2", {NULL}, "", "dgx-a100", 8, true},
+    };
+    for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++)
+        run_example(&examples[i]);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
