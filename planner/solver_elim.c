@@ -538,6 +538,7 @@ struct down {
     struct mpp_solver_index *memo;
     int32_t **memo_out, *outside;  /* table numbers per memo: the variable's, then each input's */
     size_t memo_cap;
+    int64_t limit;
 };
 
 /* The least total per entry of each child's message and per value of the variable. */
@@ -561,13 +562,15 @@ static void bucket_down(struct down *d, int32_t j, int32_t *ids)
     memcpy(base, c.ptr, sizeof *base * (size_t)bk->n_in);
     const int64_t *msg = ev->table[ev->message_table[j]], *outside = ev->table[d->outside[j]];
     for (int64_t e = 0; e < bk->size; e++, cursor_next(&c)) {
-        if (msg[e] >= MPP_SOLVER_INF || outside[e] >= MPP_SOLVER_INF)
+        if (msg[e] >= MPP_SOLVER_INF || outside[e] >= MPP_SOLVER_INF || outside[e] > d->limit)
             continue;
         cursor_row(&c, r->row);
         for (int32_t k = 0; k < n_k; k++) {
             if (r->row[k] >= MPP_SOLVER_INF)
                 continue;
             int64_t total = sat_add(r->row[k] - msg[e] - ev->shift[j], outside[e]);
+            if (total > d->limit)
+                continue;
             out[0][k] = total < out[0][k] ? total : out[0][k];
             for (int32_t i = 0; i < bk->n_in; i++) {
                 if (!out[i + 1])
@@ -612,13 +615,13 @@ static void down_one(struct down *d, int32_t j, int64_t *out_class)
 }
 
 void mpp_solver_eval_marginals(struct mpp_solver *s, struct mpp_solver_plan *p, struct mpp_solver_eval *ev,
-                               int64_t *out_class, int64_t **out_outside)
+                               int64_t limit, int64_t *out_class, int64_t **out_outside)
 {
     int32_t row = 1;
     int64_t zero = 0;
     for (int32_t v = 0; v < p->n_vars; v++)
         row = p->vars[v].size > row ? p->vars[v].size : row;
-    struct down d = {.r = {s, p, ev, mpp_arena_new(), NULL, NULL}};
+    struct down d = {.r = {s, p, ev, mpp_arena_new(), NULL, NULL}, .limit = limit};
     d.r.row = mpp_arena_array(d.r.scratch, row, int64_t);
     d.memo = mpp_solver_index_new(d.r.scratch);
     d.outside = mpp_arena_array(d.r.scratch, p->n_buckets, int32_t);

@@ -155,9 +155,10 @@ void mpp_solver_eval_choices(struct mpp_solver *s, struct mpp_solver_plan *plan,
 void mpp_solver_copy_bytes(const struct mpp_solver *s, const struct mpp_solver_plan *plan,
                            const struct mpp_solver_factor *f, int64_t *out);
 /* Least priced cost over all solutions with a class, minus the optimum: [all classes]. With OUT_OUTSIDE
- * [n_buckets], also per bucket the same for each entry of its message (tables of EV's arena). */
+ * [n_buckets], also per bucket the same for each entry of its message (tables of EV's arena).
+ * What is more than LIMIT may come out as INF. */
 void mpp_solver_eval_marginals(struct mpp_solver *s, struct mpp_solver_plan *plan, struct mpp_solver_eval *ev,
-                               int64_t *out_class, int64_t **out_outside);
+                               int64_t limit, int64_t *out_class, int64_t **out_outside);
 /* A choice's cost and the price of its bytes; PRICE_SUM are prefix sums over the rows, or NULL. */
 int64_t mpp_solver_priced_cost(const struct mpp_solver *s, const int64_t *price_sum, int32_t node, int32_t choice);
 

@@ -437,7 +437,9 @@ bool mpp_solver_label(struct mpp_solver *s, struct mpp_solver_plan *plan, const 
         struct mpp_arena *tmp = mpp_arena_new();
         int64_t *class_cost = mpp_arena_array(tmp, plan->classes.first[s->p->n_nodes], int64_t);
         l.outside = mpp_arena_array(tmp, plan->n_buckets, int64_t *);
-        mpp_solver_eval_marginals(s, plan, l.priced, class_cost, l.outside);
+        int64_t limit = s->upper - (l.priced->value - mpp_solver_capacity_value(s, prices));
+        mpp_solver_eval_marginals(s, plan, l.priced, s->upper < MPP_SOLVER_INF ? limit : MPP_SOLVER_INF, class_cost,
+                                  l.outside);
         first_rows(&l, prices);
         for (bool again = true; again && !mpp_solver_stopped(s);) {
             int64_t wanted = s->upper;

@@ -14,7 +14,7 @@ enum { MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, MAX_ROUNDS = 10 };
 
 /* Elimination limits, entries: of the whole, and of one restricted to few choices. */
 static const double ROUND_ENTRIES[] = {2e8, 2e8, 2e8, 2e8, 2e8, 2e8, 4e8, 4e8, 4e8, 4e8};
-static const int ROUND_STEPS[] = {2, 4, 8, 16, 32, 90, 90, 90, 90, 90};
+static const int ROUND_STEPS[] = {1, 4, 8, 16, 32, 90, 90, 90, 90, 90};
 static const double PLAN_ENTRIES = 4e8, SMALL_ENTRIES = 2e7;
 static const int64_t BEAM_LABELS = 2000000, EXACT_LABELS = 6000000;
 
@@ -33,8 +33,8 @@ struct dual {
     struct mpp_arena *arena;
     struct pool pool;
     int64_t *price, *best_price;    /* [n_rows] */
-    int64_t **best_share;
-    int64_t best;                   /* the bound they gave */
+    int64_t best;                   /* the bound they gave, and how */
+    struct mpp_solver_eval *best_eval;
     double dummy;
 };
 
@@ -169,19 +169,6 @@ static double shares_step(struct dual *d, const int32_t *choice, int64_t step)
     return norm;
 }
 
-static void shares_copy(struct dual *d, bool save)
-{
-    for (int32_t i = 0; i < d->s->p->n_values; i++) {
-        if (!d->plan->split[i])
-            continue;
-        const struct mpp_solver_value *v = &d->s->p->values[i];
-        size_t size = sizeof(int64_t) * (size_t)v->n_forms * (size_t)v->n_forms * (size_t)v->n_consumers;
-        if (!d->best_share[i])
-            d->best_share[i] = mpp_arena_alloc(d->arena, size);
-        memcpy(save ? d->best_share[i] : d->plan->share[i], save ? d->plan->share[i] : d->best_share[i], size);
-    }
-}
-
 /* ---- ascent ------------------------------------------------------------------------------- */
 
 /* One evaluation at the current prices and shares. False: nothing more to learn. */
@@ -203,14 +190,16 @@ static bool ascent_eval(struct dual *d, int32_t *choice, int64_t *out_bound, boo
         if (b > d->best) {
             d->best = b;
             memcpy(d->best_price, d->price, sizeof *d->price * (size_t)s->n_rows);
-            shares_copy(d, true);
+            mpp_solver_eval_free(d->best_eval);
+            d->best_eval = ev;
         }
         s->bound = b > s->bound ? b : s->bound;
         if ((double)s->bound > d->dummy)
             s->bound = MPP_SOLVER_INF; /* dearer than anything possible: nothing is */
         ok = !mpp_solver_closed(s);
     }
-    mpp_solver_eval_free(ev);
+    if (ev != d->best_eval)
+        mpp_solver_eval_free(ev);
     return ok;
 }
 
@@ -317,18 +306,17 @@ static void restricted(struct dual *d, const struct mpp_solver_eval *ev, const i
 static int32_t tighten(struct dual *d)
 {
     struct mpp_solver *s = d->s;
-    shares_copy(d, false);
-    struct mpp_solver_eval *ev = mpp_solver_eval_new(s, d->plan, d->best_price);
+    struct mpp_solver_eval *ev = d->best_eval;
     int32_t gone = 0;
-    if (ev->value < MPP_SOLVER_INF && !mpp_solver_stopped(s)) {
+    if (ev && !mpp_solver_stopped(s)) {
         int64_t *class_cost = mpp_arena_array(d->arena, d->plan->classes.first[s->p->n_nodes], int64_t);
         int64_t b = ev->value - mpp_solver_capacity_value(s, d->best_price);
-        mpp_solver_eval_marginals(s, d->plan, ev, class_cost, NULL);
+        int64_t limit = s->upper < MPP_SOLVER_INF ? s->upper - b : MPP_SOLVER_INF;
+        mpp_solver_eval_marginals(s, d->plan, ev, limit, class_cost, NULL);
         restricted(d, ev, class_cost);
         if (s->upper < MPP_SOLVER_INF && !mpp_solver_closed(s))
             gone = keep_within(s, d->plan, ev, class_cost, s->upper - b);
     }
-    mpp_solver_eval_free(ev);
     return gone;
 }
 
@@ -358,7 +346,6 @@ void mpp_solver_price(struct mpp_solver *s)
             d.pool.arena = d.arena;
             d.price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
             d.best_price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
-            d.best_share = mpp_arena_array(d.arena, s->p->n_values, int64_t *);
             d.best = INT64_MIN;
             d.dummy = most_cost(s);
             carry_prices(s, time, price, n_rows, d.price);
@@ -378,6 +365,7 @@ void mpp_solver_price(struct mpp_solver *s)
             n_rows = s->n_rows;
             go_on = gone > 0 || split;
         }
+        mpp_solver_eval_free(d.best_eval);
         mpp_solver_plan_free(d.plan);
         mpp_arena_free(d.arena);
         if (d.plan && !go_on)
