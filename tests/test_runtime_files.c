@@ -39,6 +39,7 @@ static const char *in_folder(const char *name)
 static const char *write_file(const char *name, const void *bytes, size_t n)
 {
     const char *path = in_folder(name);
+    remove(path); /* file systems flush a file that is cut and written again */
     FILE *out = fopen(path, "w");
     fwrite(bytes, 1, n, out);
     fclose(out);
@@ -405,6 +406,66 @@ static void test_npy_samples(void)
     expect(mpp_data_open(spec, &program, 1, &d, &error) == 2 && strstr(error.text, "dtype is <f4") != NULL, "floats for ids");
 }
 
+/* ---- damaged files: readers refuse or read within bounds (run under AddressSanitizer) ------------------------- */
+
+static uint32_t next_random(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+static void read_damaged(int kind, const char *path)
+{
+    struct mpp_error error;
+    struct mpp_weights *w;
+    struct mpp_npy a;
+    struct mpp_tokens *t;
+    if (kind == 0 && mpp_weights_open(path, NULL, &w, &error) == 0) {
+        for (int i = 0; i < mpp_weights_count(w); i++) {
+            struct mpp_weight *x = mpp_weights_at(w, i);
+            float *out = malloc((size_t)(x->count + 1) * sizeof *out);
+            (void)mpp_weight_read(x, 0, x->count, out);
+            free(out);
+        }
+        mpp_weights_close(w);
+    } else if (kind == 1 && mpp_npy_open(path, &a, &error) == 0) {
+        for (int64_t i = 0; !mpp_npy_is_float(&a) && i < a.count; i++)
+            (void)mpp_npy_integer(&a, i);
+        mpp_npy_close(&a);
+    } else if (kind == 2 && mpp_tokens_open_glob(path, &t, &error) == 0) {
+        uint32_t x[4];
+        if (mpp_tokens_set_window(t, 4, &error) == 0)
+            mpp_tokens_read(t, mpp_tokens_window(t, 1, 1), 0, 4, x);
+        mpp_tokens_close(t);
+    }
+}
+
+static void test_damaged(void)
+{
+    int32_t ids[6] = {1, 2, 3, 4, 5, 6};
+    uint32_t state = 1;
+    for (int kind = 0; kind < 3; kind++) {
+        const char *path = kind == 0 ? write_st("good",
+            "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
+            "\"b\":{\"dtype\":\"BF16\",\"shape\":[8],\"data_offsets\":[8,24]}}", ids, 24)
+            : kind == 1 ? write_npy("good", "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }", ids, 24)
+                        : write_shard("good", 20240520, 1, 20, 20, 5);
+        unsigned char good[4096], bad[4096];
+        FILE *in = fopen(path, "r");
+        size_t n = fread(good, 1, sizeof good, in);
+        fclose(in);
+        for (int i = 0; i < 2000; i++) {
+            memcpy(bad, good, n);
+            size_t length = i % 4 == 0 ? next_random(&state) % (uint32_t)n : n;
+            for (uint32_t k = 0; k <= next_random(&state) % 3; k++)
+                bad[next_random(&state) % (kind == 2 ? 12 : (uint32_t)n)] =
+                    (unsigned char)(i % 2 == 0 ? next_random(&state) : (uint32_t)"0123456789-[]{},:\"' "[next_random(&state) % 20]);
+            read_damaged(kind, write_file("damaged", bad, length));
+        }
+    }
+    expect(true, "damaged files are read within bounds");
+}
+
 int main(void)
 {
     if (mkdtemp(folder) == NULL)
@@ -417,6 +478,7 @@ int main(void)
     test_token_samples();
     test_masked();
     test_npy_samples();
+    test_damaged();
     char command[600];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     if (system(command) != 0)

@@ -378,6 +378,43 @@ static void test_options(void)
     expect(RUN(&p, "--help") == 0 && said("out", "usage: trainer [options]"), "help");
 }
 
+/* A sample that is wrong in the middle of a run ends all ranks with one message. */
+static void count_step(struct mpp_rank *r)
+{
+    float *x = f32(r, AT_LOSS);
+    *x = 1;
+    mpp_all_reduce(r, 3, x, 1, MPP_REDUCE_SUM);
+}
+
+static void test_bad_data(void)
+{
+    static const struct mpp_tensor ids = {.name = "ids", .kind = MPP_KIND_INPUT, .type = MPP_TYPE_I32, .n_dims = 2,
+                                          .dims = {4, 8}, .split = {1, 0}};
+    static const struct mpp_input in = {.role = MPP_ROLE_TOKENS, .limit = 100, .batched = true};
+    struct mpp_program p = program_for(4, 1);
+    p.n_tensors = p.n_inputs = 1;
+    p.tensors = &ids;
+    p.inputs = &in;
+    p.batch = 4;
+    p.steps = 100000;
+    p.forward_backward = p.update = count_step;
+    uint16_t tokens[5000] = {[4000] = 100};
+    char spec[600], text[4096] = "";
+    FILE *file = fopen(in_folder("bad.bin"), "w");
+    fwrite(tokens, 2, 5000, file);
+    fclose(file);
+    snprintf(spec, sizeof spec, "tokens:%s", in_folder("bad.bin"));
+    expect(RUN(&p, "--data", spec) == 2 && said("err", "bad.bin: element 4000 is 100, but input \"ids\" takes 0 to 99"),
+           "a bad token ends the run");
+    file = fopen(in_folder("err"), "r");
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    expect(n > 0 && strchr(text, '\n') == text + n - 1, "with one line");
+    expect(said("out", "step 1") , "after some steps");
+    expect(RUN(&p, "--data", spec, "--metrics", "/dev/full", "--steps", "3") == 1 && said("err", "/dev/full"),
+           "a full disk ends the run");
+}
+
 static void test_schedule(void)
 {
     struct mpp_program p = {.warmup_steps = 10, .total_steps = 110, .final_lr = 0.1};
@@ -405,6 +442,7 @@ int main(int argc, char **argv)
     test_resume();
     test_init();
     test_options();
+    test_bad_data();
     test_schedule();
     char command[600];
     snprintf(command, sizeof command, "rm -rf %s", folder);

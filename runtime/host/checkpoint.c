@@ -173,17 +173,15 @@ static int64_t step_number(const char *name)
     return *end == '\0' && errno == 0 ? n : -1;
 }
 
-/* The highest step of DIR below BELOW, -1 where there is none; *COUNT_OUT of all step folders. */
-static int64_t newest_step(const char *dir, int64_t below, int *count_out)
+/* The highest step of DIR below BELOW, -1 where there is none. */
+static int64_t newest_step(const char *dir, int64_t below)
 {
     int64_t best = -1;
-    *count_out = 0;
     DIR *d = opendir(dir);
     if (d == NULL)
         return -1;
     for (struct dirent *e; (e = readdir(d)) != NULL;) {
         int64_t n = step_number(e->d_name);
-        *count_out += n >= 0;
         if (n > best && n < below)
             best = n;
     }
@@ -199,9 +197,8 @@ static void step_path(char *out, const char *dir, const char *prefix, int64_t st
 static int remove_old(const char *dir, int64_t keep, struct mpp_error *error)
 {
     int64_t below = INT64_MAX;
-    int count;
     for (int64_t i = 0;; i++) {
-        below = newest_step(dir, below, &count);
+        below = newest_step(dir, below);
         if (below < 0)
             return MPP_EXIT_OK;
         if (i < keep)
@@ -253,14 +250,14 @@ int mpp_checkpoint_find(const char *dir, struct mpp_checkpoint *found_out, struc
 {
     char state[PATH_BYTES];
     struct mpp_checkpoint found = {0};
-    int count, code = join(state, dir, "state.json", error);
+    int code = join(state, dir, "state.json", error);
     if (code != MPP_EXIT_OK)
         return code;
     if (strlen(dir) > 4000)
         return mpp_error_set(error, MPP_EXIT_INPUT, "the path %.64s... is too long", dir);
     (void)snprintf(found.path, sizeof found.path, "%s", dir);
-    if (access(state, R_OK) != 0) {
-        int64_t step = newest_step(dir, INT64_MAX, &count);
+    for (int64_t step = INT64_MAX; access(state, R_OK) != 0;) {
+        step = newest_step(dir, step);
         if (step < 0)
             return mpp_error_set(error, MPP_EXIT_INPUT, "%s: no checkpoint (step-N) here", dir);
         step_path(found.path, dir, "", step);

@@ -24,7 +24,7 @@ static const char *first_env(const char *a, const char *b)
 /* Devices are the unit of parallelism; only a device that is alone may use all cores. */
 static void limit_blas_threads(int local_ranks)
 {
-    const char *beside = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    const char *beside = first_env("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"); /* Open MPI, MPICH */
     if (openblas_set_num_threads != NULL && (local_ranks > 1 || (beside != NULL && atoi(beside) > 1)))
         openblas_set_num_threads(1);
 }

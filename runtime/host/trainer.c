@@ -103,8 +103,7 @@ static void begin_step(struct mpp_rank *r, int64_t step)
     r->step = step;
     r->hyper.lr = (float)mpp_trainer_lr(r->program, job->options->lr, job->options->steps, step);
     int code = mpp_feed_wait(local_of(r)->feed, step - 1, &error);
-    if (code != MPP_EXIT_OK)
-        mpp_fail(r, code, "%s", error.text);
+    mpp_agree(r, code, &error); /* several ranks may meet the same bad sample: one speaks */
 }
 
 /* Prologue, then forward and backward, of all micro-batches. */

@@ -339,7 +339,7 @@ struct mpp_transport *mpp_transport_threads_new(const struct mpp_program *progra
     t->program = program;
     t->n_ranks = mpp_mesh_ranks(program);
     /* Where every rank has a core of its own, waiting a moment is cheaper than sleeping. */
-    t->spins = sysconf(_SC_NPROCESSORS_ONLN) >= t->n_ranks ? 4000 : 0;
+    t->spins = sysconf(_SC_NPROCESSORS_ONLN) >= t->n_ranks ? 20000 : 0;
     bool ok = true;
     for (unsigned mask = 0; ok && mask < 1u << program->n_axes; mask++)
         ok = make_groups(t, mask);
