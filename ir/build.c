@@ -190,17 +190,6 @@ static bool parse_init(struct mpp_builder *b, const char *text, const struct mpp
     return true;
 }
 
-static double weight_decay(const struct mpp_training *training, const struct mpp_param *info)
-{
-    for (int i = 0; i < training->n_groups; i++) {
-        if (mpp_glob(training->groups[i].match, info->published))
-            return training->groups[i].weight_decay;
-    }
-    if (info->n_published == 1 && !isnan(training->weight_decay_1d))
-        return training->weight_decay_1d;
-    return training->weight_decay;
-}
-
 mpp_id mpp_build_param(struct mpp_builder *b, const struct mpp_param_spec *spec)
 {
     const char *name = spec->published ? spec->published : item_name(b, spec->suffix), *init;
@@ -216,7 +205,6 @@ mpp_id mpp_build_param(struct mpp_builder *b, const struct mpp_param_spec *spec)
     info->published = name;
     info->n_published = spec->n_published;
     memcpy(info->published_dims, spec->published_dims, sizeof info->published_dims);
-    info->weight_decay = weight_decay(&b->model->training, info);
     info->gradient = -1;
     for (int d = 0; d < spec->n_dims; d++) {
         if (spec->dims[d].per_batch) {

@@ -92,7 +92,8 @@ struct mpp_group {
     mpp_id *ops;                  /* execution order */
     enum mpp_phase phase;
     int n_in, n_out;
-    mpp_id *in, *out;             /* tensors that cross the group's border, each once */
+    mpp_id *in, *out;             /* tensors that cross the group's border: each once in fused groups; a kernel's
+                                   * group has its op's own operands (in may hold -1, or a tensor twice) */
     const struct mpp_rule *rule;  /* of the whole group: operands are in[], then out[] */
 };
 

@@ -21,6 +21,7 @@ static const struct mpp_op_info table[MPP_OP_COUNT] = {
         .expr = op_expr,                                                                                              \
         .grad = mpp_grad_##grad_fn,                                                                                   \
         .ref = mpp_ref_##ref_fn,                                                                                      \
+        .emit = #emit_fn,                                                                                             \
     },
 #include "ir/ops.def"
 #undef MPP_OP

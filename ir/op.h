@@ -78,6 +78,7 @@ struct mpp_op_info {
     const char *expr;
     mpp_grad_fn *grad;            /* NULL: no gradient flows */
     mpp_ref_fn *ref;
+    const char *emit;             /* name of the emitter: "fused" for what runs in fused loops */
 };
 
 const struct mpp_op_info *mpp_op_info(int kind);

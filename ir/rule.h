@@ -61,6 +61,9 @@ int mpp_rule_find(const struct mpp_rule *rule, int operand, int factor);
 /* May a mesh axis of size K (the product of all axes on it) split FACTOR? */
 bool mpp_rule_can_split(const struct mpp_rule *rule, int factor, int k);
 
+/* The factors of GROUP's op number MEMBER as numbers of the group's own factors: OUT_FACTOR [factors of the op's rule]. */
+void mpp_group_factors(const struct mpp_graph *g, const struct mpp_group *group, int member, int8_t *out_factor);
+
 /* ---- shardings ---- */
 
 /* How a tensor lies on a logical mesh: per axis a dimension index, or one of these. Unused axes are WHOLE.
