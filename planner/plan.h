@@ -19,6 +19,8 @@
 #include "planner/reshard.h"
 #include "planner/solver.h"
 
+#define MPP_PLAN_VERSION "1"
+
 /* A copy of a value into another sharding, made once and shared by all its consumers of a phase. */
 struct mpp_copy {
     mpp_id tensor;

@@ -1,0 +1,294 @@
+/* derive.c - what follows from a plan's decisions: copies, collectives, times. */
+#include <assert.h>
+#include <string.h>
+
+#include "ir/op.h"
+#include "planner/derive.h"
+#include "planner/stage.h"
+
+struct derive {
+    struct mpp_arena *arena;
+    struct mpp_diag *diag;
+    const struct mpp_graph *g;
+    struct mpp_plan *plan;
+    struct mpp_stage *stage;
+    struct mpp_reshard_env env;
+    int *producer, *first_use, *use, *use_operand;
+    size_t cap_copies, cap_comms;
+    struct mpp_memo *paths;       /* (shape, from, to) */
+    struct mpp_copy **path;       /* by number: steps only */
+    size_t cap_path;
+    int64_t compute_ps, update_ps, activation_ps, gradient_ps, parameter_ps;
+    bool ok;
+};
+
+static void note_uses(struct derive *d)
+{
+    const struct mpp_graph *g = d->g;
+    d->producer = mpp_arena_array(d->arena, g->n_tensors, int);
+    d->first_use = mpp_arena_array(d->arena, g->n_tensors + 1, int);
+    for (mpp_id t = 0; t < g->n_tensors; t++)
+        d->producer[t] = -1;
+    for (int i = 0; i < g->n_groups; i++) {
+        for (int o = 0; o < g->groups[i].n_out; o++)
+            d->producer[g->groups[i].out[o]] = i;
+        for (int o = 0; o < g->groups[i].n_in; o++)
+            if (g->groups[i].in[o] >= 0)
+                d->first_use[g->groups[i].in[o] + 1]++;
+    }
+    for (mpp_id t = 0; t < g->n_tensors; t++)
+        d->first_use[t + 1] += d->first_use[t];
+    int *fill = mpp_arena_memdup(d->arena, d->first_use, sizeof(int) * ((size_t)g->n_tensors + 1));
+    d->use = mpp_arena_array(d->arena, d->first_use[g->n_tensors], int);
+    d->use_operand = mpp_arena_array(d->arena, d->first_use[g->n_tensors], int);
+    for (int i = 0; i < g->n_groups; i++)
+        for (int o = 0; o < g->groups[i].n_in; o++) {
+            mpp_id t = g->groups[i].in[o];
+            if (t >= 0) {
+                d->use[fill[t]] = i;
+                d->use_operand[fill[t]++] = o;
+            }
+        }
+}
+
+static struct mpp_sharding wanted(const struct derive *d, int group, int operand)
+{
+    return mpp_split_operand(d->g->groups[group].rule, d->stage->split[group], operand);
+}
+
+static struct mpp_sharding made(const struct derive *d, mpp_id t)
+{
+    int i = d->producer[t], o = 0;
+    if (i < 0)
+        return d->stage->resting[t];
+    while (d->g->groups[i].out[o] != t)
+        o++;
+    return wanted(d, i, d->g->groups[i].n_in + o);
+}
+
+/* ---- copies ---- */
+
+/* The steps of a copy, worked out once per shape and pair of shardings. */
+static bool fill_path(struct derive *d, struct mpp_copy *c)
+{
+    const struct mpp_gtensor *x = &d->g->tensors[c->tensor];
+    int64_t key[MPP_GRAPH_MAX_DIMS + 4] = {x->dtype, x->n_dims};
+    bool is_new;
+    for (int i = 0; i < x->n_dims; i++)
+        key[2 + i] = x->dims[i].size;
+    key[MPP_GRAPH_MAX_DIMS + 2] = mpp_reshard_state(d->env.mesh, x->n_dims, c->from);
+    key[MPP_GRAPH_MAX_DIMS + 3] = mpp_reshard_state(d->env.mesh, x->n_dims, c->to);
+    int id = mpp_memo_add(d->paths, key, sizeof key, &is_new);
+    if (is_new) {
+        d->path = mpp_arena_grow(d->arena, d->path, &d->cap_path, (size_t)id + 1, sizeof(*d->path));
+        d->path[id] = mpp_arena_array(d->arena, 1, struct mpp_copy);
+        int64_t cost;
+        d->path[id]->n_steps = mpp_reshard_path_in(&d->env, x, c->from, c->to, d->path[id]->steps, &cost);
+    }
+    c->n_steps = d->path[id]->n_steps;
+    if (c->n_steps < 0)
+        return false;
+    memcpy(c->steps, d->path[id]->steps, sizeof c->steps);
+    return true;
+}
+
+static void add_comm(struct derive *d, struct mpp_comm comm)
+{
+    struct mpp_stage *s = d->stage;
+    s->collectives = mpp_arena_grow(d->arena, s->collectives, &d->cap_comms, (size_t)s->n_collectives + 1,
+                                    sizeof *s->collectives);
+    s->collectives[s->n_collectives++] = comm;
+}
+
+static bool feeds_gradient(const struct derive *d, mpp_id t)
+{
+    for (int u = d->first_use[t]; u < d->first_use[t + 1]; u++) {
+        const struct mpp_group *group = &d->g->groups[d->use[u]];
+        const struct mpp_gtensor *out = group->n_out > 0 ? &d->g->tensors[group->out[0]] : NULL;
+        if (out && out->role == MPP_ROLE_ACCUM && out->param >= 0)
+            return true;
+    }
+    return false;
+}
+
+static void count_copy(struct derive *d, struct mpp_copy *c)
+{
+    const struct mpp_gtensor *x = &d->g->tensors[c->tensor];
+    const struct mpp_gop *op = &d->g->ops[d->g->groups[c->first_group].ops[0]];
+    int64_t times = c->once ? 1 : mpp_phase_count(d->g, c->phase), *sum = &d->activation_ps;
+    if (x->role == MPP_ROLE_PARAM || c->store)
+        sum = &d->parameter_ps;
+    else if (x->role == MPP_ROLE_ACCUM ? x->param >= 0 : feeds_gradient(d, c->tensor))
+        sum = &d->gradient_ps;
+    for (int i = 0; i < c->n_steps; i++) {
+        const struct mpp_reshard_step *step = &c->steps[i];
+        *sum += times * step->cost_ps;
+        if (step->kind == MPP_STEP_SLICE || step->kind == MPP_STEP_TO_PARTIAL)
+            continue;
+        add_comm(d, (struct mpp_comm){
+            .kind = mpp_step_name(step->kind), .mask = step->mask, .bytes = step->bytes, .count = times,
+            .cost_ps = step->cost_ps, .phase = c->store ? MPP_PHASE_UPDATE : c->phase, .tensor = x->name,
+            .reason = c->reason, .repeat = op->repeat, .index = op->index});
+    }
+}
+
+static void add_copy(struct derive *d, struct mpp_copy c)
+{
+    struct mpp_stage *s = d->stage;
+    const struct mpp_gtensor *x = &d->g->tensors[c.tensor];
+    if (!fill_path(d, &c)) {
+        mpp_diag_error(d->diag, (struct mpp_loc){0}, "the plan has no way from %s to %s of %s",
+                       mpp_sharding_text(d->arena, x, &s->mesh, c.from), mpp_sharding_text(d->arena, x, &s->mesh, c.to),
+                       x->name);
+        d->ok = false;
+        return;
+    }
+    s->copies = mpp_arena_grow(d->arena, s->copies, &d->cap_copies, (size_t)s->n_copies + 1, sizeof *s->copies);
+    s->copies[s->n_copies++] = c;
+}
+
+/* Copies of T for its readers of the phases in PHASES, which they share. */
+static void copies_of(struct derive *d, mpp_id t, unsigned phases, bool once)
+{
+    struct mpp_sharding from = made(d, t);
+    int first = d->stage->n_copies;
+    for (int u = d->first_use[t]; u < d->first_use[t + 1]; u++) {
+        int i = d->use[u], at = first;
+        enum mpp_phase phase = d->g->groups[i].phase;
+        struct mpp_sharding to = wanted(d, i, d->use_operand[u]);
+        if (!(phases >> phase & 1) || mpp_sharding_equal(from, to))
+            continue;
+        while (at < d->stage->n_copies && !mpp_sharding_equal(d->stage->copies[at].to, to))
+            at++;
+        if (at == d->stage->n_copies)
+            add_copy(d, (struct mpp_copy){
+                .tensor = t, .phase = once && phase != MPP_PHASE_UPDATE ? MPP_PHASE_FORWARD : phase, .from = from,
+                .to = to, .first_group = i, .last_group = i, .once = once});
+        else
+            d->stage->copies[at].last_group = i;
+        if (!d->ok)
+            return;
+    }
+}
+
+static void all_copies(struct derive *d)
+{
+    const unsigned step = 1u << MPP_PHASE_PROLOGUE | 1u << MPP_PHASE_FORWARD | 1u << MPP_PHASE_BACKWARD;
+    for (mpp_id t = 0; t < d->g->n_tensors && d->ok; t++) {
+        const struct mpp_gtensor *x = &d->g->tensors[t];
+        if (x->role == MPP_ROLE_STATE)
+            continue;
+        if (x->role == MPP_ROLE_PARAM && d->stage->kept[t]) {
+            copies_of(d, t, step, true);
+        } else {
+            copies_of(d, t, 1u << MPP_PHASE_PROLOGUE, false);
+            copies_of(d, t, 1u << MPP_PHASE_FORWARD, false);
+            copies_of(d, t, 1u << MPP_PHASE_BACKWARD, false);
+        }
+        copies_of(d, t, 1u << MPP_PHASE_UPDATE, true);
+        if (x->updates < 0 || d->g->tensors[x->updates].role != MPP_ROLE_PARAM || d->producer[t] < 0)
+            continue;
+        struct mpp_sharding from = made(d, t), to = d->stage->resting[x->updates];
+        if (!mpp_sharding_equal(from, to))
+            add_copy(d, (struct mpp_copy){
+                .tensor = t, .phase = MPP_PHASE_UPDATE, .from = from, .to = to, .first_group = d->producer[t],
+                .last_group = d->producer[t], .once = true, .store = true});
+    }
+}
+
+/* Stable: by the group before which they are made. */
+static void sort_copies(struct derive *d)
+{
+    struct mpp_stage *s = d->stage;
+    int n = s->n_copies, *start = mpp_arena_array(d->arena, d->g->n_groups + 1, int);
+    struct mpp_copy *sorted = mpp_arena_array(d->arena, n, struct mpp_copy);
+    for (int i = 0; i < n; i++)
+        start[s->copies[i].first_group + 1]++;
+    for (int i = 0; i < d->g->n_groups; i++)
+        start[i + 1] += start[i];
+    for (int i = 0; i < n; i++)
+        sorted[start[s->copies[i].first_group]++] = s->copies[i];
+    s->copies = sorted;
+}
+
+/* ---- groups ---- */
+
+static void count_group(struct derive *d, int i)
+{
+    const struct mpp_group *group = &d->g->groups[i];
+    const struct mpp_gop *op = &d->g->ops[group->ops[0]];
+    struct mpp_split split = d->stage->split[i];
+    int64_t internal, times = mpp_phase_count(d->g, group->phase);
+    int64_t compute = mpp_price_group_in(d->g, &d->env, group, split, &internal);
+    *(group->phase == MPP_PHASE_UPDATE ? &d->update_ps : &d->compute_ps) += times * compute;
+    d->activation_ps += times * internal;
+    unsigned mask = mpp_price_internal_mask(group, split);
+    struct mpp_internal list[8];
+    for (int k = 0; mask && k < group->n_ops; k++) {
+        int n = mpp_op_internal(d->g, &d->g->ops[group->ops[k]], d->env.mesh, split, list, 8);
+        for (int j = 0; j < n; j++) {
+            double bytes = 4.0 * (double)list[j].elements;
+            add_comm(d, (struct mpp_comm){
+                .kind = "all-reduce", .mask = mask, .bytes = 4 * list[j].elements, .count = times,
+                .cost_ps = mpp_cost_collective(d->env.cluster, &d->env.groups[mask], MPP_COLLECTIVE_ALL_REDUCE, bytes),
+                .phase = group->phase, .tensor = op->name, .repeat = op->repeat, .index = op->index,
+                .reason = mpp_reason_internal(d->arena, d->g, &d->stage->mesh, group, split, list[j].what)});
+        }
+    }
+}
+
+static void find_unsplit(struct derive *d)
+{
+    const struct mpp_graph *g = d->g;
+    d->plan->n_unsplit = 0;
+    d->plan->unsplit = mpp_arena_array(d->arena, g->n_groups, mpp_id);
+    for (int i = 0; i < g->n_groups && d->stage->n_devices > 1; i++) {
+        const struct mpp_group *group = &g->groups[i];
+        bool split = false;
+        for (int a = 0; a < MPP_MAX_AXES; a++)
+            split = split || d->stage->split[i].axis[a] >= 0;
+        if (!split && mpp_op_info(g->ops[group->ops[0]].kind)->cls == MPP_CLASS_CONTRACTION)
+            d->plan->unsplit[d->plan->n_unsplit++] = i;
+    }
+}
+
+enum mpp_status mpp_plan_derive(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
+                                const struct mpp_cluster *cluster, struct mpp_plan *plan)
+{
+    assert(plan->n_stages == 1 && plan->batch % plan->micro_batches == 0);
+    mpp_graph_set_batch(graph, plan->batch / plan->micro_batches);
+    struct derive d = {.arena = arena, .diag = diag, .g = graph, .plan = plan, .stage = &plan->stages[0], .ok = true};
+    struct mpp_stage *s = d.stage;
+    mpp_reshard_env_init(cluster, &s->mesh, &d.env);
+    d.paths = mpp_memo_new(arena);
+    s->n_copies = s->n_collectives = 0;
+    s->copies = NULL;
+    s->collectives = NULL;
+    note_uses(&d);
+    all_copies(&d);
+    if (!d.ok)
+        return MPP_INVALID;
+    sort_copies(&d);
+    for (int i = 0, c = 0; i < graph->n_groups; i++) {
+        int first = c;
+        for (; c < s->n_copies && s->copies[c].first_group == i; c++)
+            s->copies[c].reason = mpp_reason_copy(arena, graph, s, &s->copies[c], d.producer);
+        for (int k = first; k < c; k++)
+            if (!s->copies[k].store)
+                count_copy(&d, &s->copies[k]);
+        count_group(&d, i);
+        for (int k = first; k < c; k++)
+            if (s->copies[k].store)
+                count_copy(&d, &s->copies[k]);
+    }
+    find_unsplit(&d);
+    plan->objective_ps = d.compute_ps + d.update_ps + d.activation_ps + d.gradient_ps + d.parameter_ps;
+    if (plan->bound_ps > plan->objective_ps)
+        plan->bound_ps = plan->objective_ps;
+    plan->gap = plan->objective_ps > 0 ? (double)(plan->objective_ps - plan->bound_ps) / (double)plan->objective_ps : 0;
+    s->predicted = (struct mpp_prediction){
+        .step_s = (double)plan->objective_ps * 1e-12, .compute_s = (double)d.compute_ps * 1e-12,
+        .activation_comm_s = (double)d.activation_ps * 1e-12, .gradient_comm_s = (double)d.gradient_ps * 1e-12,
+        .parameter_comm_s = (double)d.parameter_ps * 1e-12, .update_s = (double)d.update_ps * 1e-12};
+    return MPP_OK;
+}

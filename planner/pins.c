@@ -1,0 +1,346 @@
+/* pins.c - --fix as text: parsing, checking, and the meshes it leaves. */
+#include "planner/pins.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const keys[] = {"dp", "tp", "pp", "mesh", "zero", "sequence_parallel", "vocab_parallel",
+                                   "micro_batch", "micro_batches", "shard"};
+
+struct mpp_pins mpp_pins_none(void)
+{
+    return (struct mpp_pins){.zero = -1, .sequence_parallel = -1, .vocab_parallel = -1};
+}
+
+/* ---- parsing ---- */
+
+static const struct mpp_loc nowhere = {0};
+
+static bool whole_number(const char *s, int64_t least, int64_t most, int64_t *out)
+{
+    char *end;
+    errno = 0;
+    long long v = strtoll(s, &end, 10);
+    if (end == s || *end || errno || v < least || v > most || !isdigit((unsigned char)*s))
+        return false;
+    *out = v;
+    return true;
+}
+
+static bool truth(const char *s, int *out)
+{
+    if (strcmp(s, "true") == 0 || strcmp(s, "on") == 0 || strcmp(s, "1") == 0)
+        *out = 1;
+    else if (strcmp(s, "false") == 0 || strcmp(s, "off") == 0 || strcmp(s, "0") == 0)
+        *out = 0;
+    else
+        return false;
+    return true;
+}
+
+static bool parse_mesh(struct mpp_arena *arena, const char *value, struct mpp_mesh *out)
+{
+    char *s = mpp_arena_strdup(arena, value), *save = NULL;
+    *out = (struct mpp_mesh){.size = {1, 1, 1}};
+    for (char *at = strtok_r(s, "x", &save); at; at = strtok_r(NULL, "x", &save)) {
+        int64_t n;
+        if (out->n_axes == MPP_MAX_AXES || !whole_number(at, 1, MPP_CLUSTER_MAX_DEVICES, &n))
+            return false;
+        out->size[out->n_axes++] = (int)n;
+    }
+    return out->n_axes > 0;
+}
+
+static bool parse_shard(struct mpp_arena *arena, const char *glob, const char *value, struct mpp_pins *pins)
+{
+    const char *slash = strrchr(value, '/');
+    if (!*glob || !slash || slash == value || !slash[1])
+        return false;
+    struct mpp_pin_tensor *list = mpp_arena_array(arena, pins->n_tensors + 1, struct mpp_pin_tensor);
+    if (pins->n_tensors > 0)
+        memcpy(list, pins->tensors, sizeof *list * (size_t)pins->n_tensors);
+    list[pins->n_tensors++] = (struct mpp_pin_tensor){
+        mpp_arena_strdup(arena, glob), mpp_arena_strndup(arena, value, (size_t)(slash - value)),
+        mpp_arena_strdup(arena, slash + 1)};
+    pins->tensors = list;
+    return true;
+}
+
+static enum mpp_status parse_one(struct mpp_arena *arena, struct mpp_diag *diag, char *text, struct mpp_pins *pins)
+{
+    int64_t n = 0;
+    bool ok = true;
+    if (strncmp(text, "shard:", 6) == 0) {
+        char *eq = strchr(text + 6, '=');
+        if (eq)
+            *eq = '\0';
+        if (!eq || !parse_shard(arena, text + 6, eq + 1, pins)) {
+            mpp_diag_error(diag, nowhere, "--fix shard: wants shard:GLOB=dimension/axis, as in shard:h.*.mlp.*=hidden/model");
+            return MPP_INVALID;
+        }
+        return MPP_OK;
+    }
+    char *value = strchr(text, '=');
+    if (!value) {
+        mpp_diag_error(diag, nowhere, "--fix \"%s\" has no value; write key=value", text);
+        return MPP_INVALID;
+    }
+    *value++ = '\0';
+    if (strcmp(text, "dp") == 0)
+        ok = whole_number(value, 1, MPP_CLUSTER_MAX_DEVICES, &n), pins->dp = (int)n;
+    else if (strcmp(text, "tp") == 0)
+        ok = whole_number(value, 1, MPP_CLUSTER_MAX_DEVICES, &n), pins->tp = (int)n;
+    else if (strcmp(text, "pp") == 0)
+        ok = whole_number(value, 1, MPP_CLUSTER_MAX_DEVICES, &n), pins->pp = (int)n;
+    else if (strcmp(text, "mesh") == 0)
+        ok = parse_mesh(arena, value, &pins->mesh);
+    else if (strcmp(text, "zero") == 0)
+        ok = whole_number(value, 0, 3, &n), pins->zero = (int)n;
+    else if (strcmp(text, "sequence_parallel") == 0)
+        ok = truth(value, &pins->sequence_parallel);
+    else if (strcmp(text, "vocab_parallel") == 0)
+        ok = truth(value, &pins->vocab_parallel);
+    else if (strcmp(text, "micro_batch") == 0)
+        ok = whole_number(value, 1, INT64_MAX / 2, &pins->micro_batch);
+    else if (strcmp(text, "micro_batches") == 0)
+        ok = whole_number(value, 1, INT64_MAX / 2, &pins->micro_batches);
+    else {
+        mpp_diag_error(diag, nowhere, "--fix knows no \"%s\"%s", text,
+                       mpp_diag_hint(diag, text, keys, (int)(sizeof keys / sizeof keys[0])));
+        return MPP_INVALID;
+    }
+    if (!ok)
+        mpp_diag_error(diag, nowhere, "--fix %s=%s: that is not %s", text, value,
+                       strcmp(text, "mesh") == 0 ? "a mesh of one to three axes, as in 2x4"
+                       : strstr(text, "parallel") ? "true or false"
+                       : strcmp(text, "zero") == 0 ? "0, 1, 2 or 3" : "a whole number from 1 on");
+    return ok ? MPP_OK : MPP_INVALID;
+}
+
+enum mpp_status mpp_pins_parse(struct mpp_arena *arena, struct mpp_diag *diag, const char *text, struct mpp_pins *pins)
+{
+    char *s = mpp_arena_strdup(arena, text), *save = NULL;
+    enum mpp_status st = MPP_OK;
+    for (char *at = strtok_r(s, ",", &save); at; at = strtok_r(NULL, ",", &save))
+        if (parse_one(arena, diag, at, pins) != MPP_OK)
+            st = MPP_INVALID;
+    return st;
+}
+
+const char *mpp_pins_text(struct mpp_arena *arena, const struct mpp_pins *pins)
+{
+    const char *t = "";
+    const struct { const char *key; int64_t value, unset; } number[] = {
+        {"dp", pins->dp, 0}, {"tp", pins->tp, 0}, {"pp", pins->pp, 0}, {"zero", pins->zero, -1},
+        {"micro_batch", pins->micro_batch, 0}, {"micro_batches", pins->micro_batches, 0},
+    };
+    for (size_t i = 0; i < sizeof number / sizeof number[0]; i++)
+        if (number[i].value != number[i].unset)
+            t = mpp_arena_printf(arena, "%s%s%s=%lld", t, *t ? "," : "", number[i].key, (long long)number[i].value);
+    if (pins->mesh.n_axes > 0) {
+        t = mpp_arena_printf(arena, "%s%smesh=%d", t, *t ? "," : "", pins->mesh.size[0]);
+        for (int a = 1; a < pins->mesh.n_axes; a++)
+            t = mpp_arena_printf(arena, "%sx%d", t, pins->mesh.size[a]);
+    }
+    if (pins->sequence_parallel >= 0)
+        t = mpp_arena_printf(arena, "%s%ssequence_parallel=%s", t, *t ? "," : "", pins->sequence_parallel ? "true" : "false");
+    if (pins->vocab_parallel >= 0)
+        t = mpp_arena_printf(arena, "%s%svocab_parallel=%s", t, *t ? "," : "", pins->vocab_parallel ? "true" : "false");
+    for (int i = 0; i < pins->n_tensors; i++)
+        t = mpp_arena_printf(arena, "%s%sshard:%s=%s/%s", t, *t ? "," : "", pins->tensors[i].glob,
+                             pins->tensors[i].dimension, pins->tensors[i].axis);
+    return t;
+}
+
+/* ---- checks that need no mesh ---- */
+
+static bool tensor_matches(const struct mpp_gtensor *t, const char *glob)
+{
+    return mpp_glob(glob, t->name) || (t->info && t->info->published && mpp_glob(glob, t->info->published));
+}
+
+static enum mpp_status check_shard(struct mpp_diag *diag, const struct mpp_graph *g, const struct mpp_pin_tensor *pin,
+                                   struct mpp_loc loc)
+{
+    const char *names[64];
+    int n = 0, matches = 0;
+    for (mpp_id i = 0; i < g->n_tensors; i++) {
+        const struct mpp_gtensor *t = &g->tensors[i];
+        if (!tensor_matches(t, pin->glob))
+            continue;
+        matches++;
+        for (int d = 0; d < t->n_dims; d++) {
+            if (!t->dims[d].name)
+                continue;
+            if (strcmp(t->dims[d].name, pin->dimension) == 0)
+                return MPP_OK;
+            bool known = n == 64;
+            for (int k = 0; k < n && !known; k++)
+                known = strcmp(names[k], t->dims[d].name) == 0;
+            if (!known)
+                names[n++] = t->dims[d].name;
+        }
+    }
+    if (matches == 0) {
+        const char **all = malloc(sizeof *all * (size_t)(g->n_tensors + 1));
+        int k = 0;
+        for (mpp_id i = 0; all && i < g->n_tensors; i++)
+            all[k++] = g->tensors[i].name;
+        mpp_diag_error(diag, loc, "no tensor matches \"%s\"%s", pin->glob,
+                       all ? mpp_diag_hint(diag, pin->glob, all, k) : "");
+        free(all);
+    } else {
+        mpp_diag_error(diag, loc, "no tensor that matches \"%s\" has a dimension \"%s\"%s", pin->glob, pin->dimension,
+                       mpp_diag_hint(diag, pin->dimension, names, n));
+    }
+    return MPP_INVALID;
+}
+
+static enum mpp_status check_devices(struct mpp_diag *diag, int n, const struct mpp_pins *p)
+{
+    int64_t mesh = 1;
+    for (int a = 0; a < p->mesh.n_axes; a++)
+        mesh *= p->mesh.size[a];
+    if (p->dp && p->tp && (int64_t)p->dp * p->tp != n)
+        mpp_diag_error(diag, nowhere, "--fix dp=%d,tp=%d makes %lld devices, but there are %d", p->dp, p->tp,
+                       (long long)p->dp * p->tp, n);
+    else if (p->dp && n % p->dp)
+        mpp_diag_error(diag, nowhere, "--fix dp=%d does not divide the %d devices", p->dp, n);
+    else if (p->tp && n % p->tp)
+        mpp_diag_error(diag, nowhere, "--fix tp=%d does not divide the %d devices", p->tp, n);
+    else if (p->mesh.n_axes && mesh != n)
+        mpp_diag_error(diag, nowhere, "--fix mesh: its axes make %lld devices, but there are %d", (long long)mesh, n);
+    else
+        return MPP_OK;
+    return MPP_INVALID;
+}
+
+static enum mpp_status check_batch(struct mpp_diag *diag, const struct mpp_graph *g, const struct mpp_pins *p)
+{
+    int64_t batch = g->global_batch, dp = p->dp ? p->dp : 1, micro = g->model ? g->model->training.micro : 0;
+    if (p->micro_batches && batch % p->micro_batches)
+        mpp_diag_error(diag, nowhere, "--fix micro_batches=%lld does not divide the batch of %lld",
+                       (long long)p->micro_batches, (long long)batch);
+    else if (p->micro_batch && (batch % p->micro_batch || batch / p->micro_batch % dp))
+        mpp_diag_error(diag, nowhere, "--fix micro_batch=%lld%s does not divide the batch of %lld",
+                       (long long)p->micro_batch, p->dp ? " times dp" : "", (long long)batch);
+    else if (p->micro_batch && p->micro_batches && p->dp && p->micro_batch * p->micro_batches * dp != batch)
+        mpp_diag_error(diag, nowhere, "--fix micro_batch=%lld,micro_batches=%lld,dp=%lld makes a batch of %lld, not %lld",
+                       (long long)p->micro_batch, (long long)p->micro_batches, (long long)dp,
+                       (long long)(p->micro_batch * p->micro_batches * dp), (long long)batch);
+    else if (!p->micro_batch && !p->micro_batches && micro > 0 && batch % micro)
+        mpp_diag_error(diag, g->model->training.loc, "micro=\"%lld\" does not divide the batch of %lld",
+                       (long long)micro, (long long)batch);
+    else
+        return MPP_OK;
+    return MPP_INVALID;
+}
+
+enum mpp_status mpp_pins_check(struct mpp_diag *diag, const struct mpp_graph *graph, int n_devices,
+                               const struct mpp_pins *pins)
+{
+    enum mpp_status st = MPP_OK;
+    if (pins->pp > 1) {
+        mpp_diag_error(diag, nowhere, "--fix pp=%d: pipeline stages come with a later release; use pp=1", pins->pp);
+        return MPP_INVALID;
+    }
+    if (check_devices(diag, n_devices, pins) != MPP_OK)
+        st = MPP_INVALID;
+    if (check_batch(diag, graph, pins) != MPP_OK)
+        st = MPP_INVALID;
+    for (int i = 0; i < pins->n_tensors; i++)
+        if (check_shard(diag, graph, &pins->tensors[i], nowhere) != MPP_OK)
+            st = MPP_INVALID;
+    for (int i = 0; graph->model && i < graph->model->n_shards; i++) {
+        const struct mpp_shard_pin *s = &graph->model->shards[i];
+        struct mpp_pin_tensor pin = {s->match, s->dim, s->axis};
+        if (check_shard(diag, graph, &pin, s->loc) != MPP_OK)
+            st = MPP_INVALID;
+    }
+    return st;
+}
+
+/* ---- meshes ---- */
+
+struct list {
+    struct mpp_arena *arena;
+    struct mpp_candidate *c;
+    size_t cap;
+    int n;
+};
+
+static void add(struct list *l, int n_axes, const int *size, int data_axis, int model_axis, bool no_data)
+{
+    l->c = mpp_arena_grow(l->arena, l->c, &l->cap, (size_t)l->n + 1, sizeof *l->c);
+    struct mpp_candidate *c = &l->c[l->n++];
+    static const char *const letters[] = {"a", "b", "c"};
+    *c = (struct mpp_candidate){
+        .mesh = {.n_axes = n_axes, .size = {1, 1, 1}}, .data_axis = data_axis, .model_axis = model_axis, .no_data = no_data};
+    for (int a = 0; a < n_axes; a++) {
+        c->mesh.size[a] = size[a];
+        c->mesh.name[a] = a == data_axis ? "data" : a == model_axis ? "model" : letters[a];
+    }
+}
+
+/* dp=DP in N devices: the data axis first, then one more axis for the rest. */
+static void add_data(struct list *l, int n, int dp)
+{
+    int size[2] = {dp, n / dp};
+    if (dp == 1)
+        add(l, 1, &n, -1, n > 1 ? 0 : -1, true);
+    else if (dp == n)
+        add(l, 1, &n, 0, -1, false);
+    else
+        add(l, 2, size, 0, 1, false);
+}
+
+/* A pinned mesh: dp and tp choose axes of their size. */
+static void add_pinned_mesh(struct list *l, const struct mpp_pins *p)
+{
+    int data = -1, model = -1;
+    for (int a = 0; a < p->mesh.n_axes && p->dp > 1 && data < 0; a++)
+        data = p->mesh.size[a] == p->dp ? a : -1;
+    for (int a = p->mesh.n_axes - 1; a >= 0 && p->tp > 1 && model < 0; a--)
+        model = p->mesh.size[a] == p->tp && a != data ? a : -1;
+    if ((p->dp > 1 && data < 0) || (p->tp > 1 && model < 0))
+        return;
+    if (p->dp <= 1 && p->zero >= 0 && model != 0)
+        data = 0;
+    if (model < 0 && (p->sequence_parallel == 1 || p->vocab_parallel == 1))
+        model = p->mesh.n_axes - 1 != data ? p->mesh.n_axes - 1 : -1;
+    add(l, p->mesh.n_axes, p->mesh.size, data, model, p->dp == 1);
+}
+
+int mpp_pins_candidates(struct mpp_arena *arena, int n, bool homogeneous, const struct mpp_pins *p,
+                        struct mpp_candidate **out)
+{
+    struct list l = {.arena = arena};
+    int dp = p->dp ? p->dp : p->tp && (p->zero >= 0 || p->micro_batch) ? n / p->tp : 0;
+    bool wants_model = p->sequence_parallel == 1 || p->vocab_parallel == 1;
+    if (p->mesh.n_axes > 0) {
+        add_pinned_mesh(&l, p);
+    } else if (dp) {
+        add_data(&l, n, dp);
+    } else if (p->tp > 1) {
+        int size[2] = {n / p->tp, p->tp};
+        if (p->tp == n)
+            add(&l, 1, &n, -1, 0, false);
+        else
+            add(&l, 2, size, -1, 1, false);
+    } else if (p->zero >= 0 || p->micro_batch) {
+        for (dp = 1; dp <= n; dp++)
+            if (n % dp == 0 && (dp > 1 || p->zero < 0 || n == 1))
+                add_data(&l, n, dp);
+    } else {
+        add(&l, 1, &n, -1, wants_model && n > 1 ? 0 : -1, false);
+        for (int k = 2; k < n; k++) {
+            int size[2] = {k, n / k};
+            if (n % k == 0 && (!homogeneous || wants_model || k <= n / k))
+                add(&l, 2, size, -1, wants_model ? 1 : -1, false);
+        }
+    }
+    *out = l.c;
+    return l.n;
+}

@@ -1,0 +1,137 @@
+/* price.c - what one execution of a group costs on its largest shard: kernels and internal collectives.
+ *
+ * Compiled without contraction to fused multiply-add (as costmodel/ is), so that prices are the same bits everywhere. */
+#include <assert.h>
+#include <string.h>
+
+#include "ir/op.h"
+#include "planner/stage.h"
+
+int64_t mpp_phase_count(const struct mpp_graph *g, enum mpp_phase phase)
+{
+    return phase == MPP_PHASE_UPDATE ? 1 : mpp_micro_batches(g);
+}
+
+static unsigned axes_on(struct mpp_split split, int factor)
+{
+    unsigned mask = 0;
+    for (int a = 0; a < MPP_MAX_AXES; a++)
+        if (split.axis[a] == factor)
+            mask |= 1u << a;
+    return mask;
+}
+
+unsigned mpp_price_internal_mask(const struct mpp_group *group, struct mpp_split split)
+{
+    unsigned mask = 0;
+    for (int f = 0; f < group->rule->n_factors; f++)
+        if (group->rule->factor[f].kind == MPP_FACTOR_INTERNAL)
+            mask |= axes_on(split, f);
+    return mask;
+}
+
+static bool operand_has(const struct mpp_rule *rule, int operand, int factor)
+{
+    const struct mpp_rule_operand *o = &rule->operand[operand];
+    for (int d = 0; d < o->n_dims; d++)
+        for (int k = 0; k < o->dim[d].n; k++)
+            if (o->dim[d].factor[k] == factor)
+                return true;
+    return false;
+}
+
+/* A contraction as a batch of matrix products: by which of a, b and the output have a factor. */
+static double contraction_s(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
+                            struct mpp_split split)
+{
+    const struct mpp_rule *rule = group->rule;
+    int64_t batch = 1, m = 1, n = 1, k = 1;
+    int a = 0, b = rule->n_in > 1 ? 1 : 0, out = rule->n_in;
+    for (int f = 0; f < rule->n_factors; f++) {
+        int64_t size = mpp_block_padded(env->mesh, rule->factor[f].size.size, axes_on(split, f));
+        bool in_a = operand_has(rule, a, f), in_b = operand_has(rule, b, f), in_out = operand_has(rule, out, f);
+        if (!in_out)
+            k *= size;
+        else if (in_a && in_b)
+            batch *= size;
+        else if (in_a)
+            m *= size;
+        else
+            n *= size;
+    }
+    return mpp_cost_gemm_s(&env->cluster->device, batch, m, n, k, mpp_dtype_bytes(g->tensors[group->out[0]].dtype));
+}
+
+static double operand_bytes(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
+                            struct mpp_split split, int operand)
+{
+    mpp_id t = operand < group->n_in ? group->in[operand] : group->out[operand - group->n_in];
+    if (t < 0)
+        return 0;
+    return (double)mpp_sharding_bytes(&g->tensors[t], env->mesh, mpp_split_operand(group->rule, split, operand));
+}
+
+/* A sum over micro-batches is written by the kernel that makes its term: only what it must read again counts. */
+static double accumulate_s(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
+                           struct mpp_split split)
+{
+    int passes = group->n_in - (mpp_micro_batches(g) > 1 ? 0 : 1);
+    double bytes = operand_bytes(g, env, group, split, group->n_in) * passes;
+    return mpp_cost_memory_s(&env->cluster->device, bytes) - mpp_cost_memory_s(&env->cluster->device, 0);
+}
+
+static double kernel_s(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
+                       struct mpp_split split)
+{
+    double flops = 0, bytes = 0;
+    for (int i = 0; i < group->n_ops; i++)
+        flops += mpp_op_flops(g, &g->ops[group->ops[i]]);
+    for (int f = 0; f < group->rule->n_factors; f++) {
+        int64_t size = group->rule->factor[f].size.size;
+        if (size > 0)
+            flops *= (double)mpp_block_padded(env->mesh, size, axes_on(split, f)) / (double)size;
+    }
+    for (int o = 0; o < group->n_in + group->n_out; o++)
+        bytes += operand_bytes(g, env, group, split, o);
+    return mpp_cost_kernel_s(&env->cluster->device, flops, bytes);
+}
+
+static int64_t internal_ps(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
+                           struct mpp_split split)
+{
+    unsigned mask = mpp_price_internal_mask(group, split);
+    struct mpp_internal list[8];
+    int64_t sum = 0;
+    if (!mask)
+        return 0;
+    for (int i = 0; i < group->n_ops; i++) {
+        int n = mpp_op_internal(g, &g->ops[group->ops[i]], env->mesh, split, list, 8);
+        for (int j = 0; j < n; j++)
+            sum += mpp_cost_collective(env->cluster, &env->groups[mask], MPP_COLLECTIVE_ALL_REDUCE,
+                                       4.0 * (double)list[j].elements);
+    }
+    return sum;
+}
+
+int64_t mpp_price_group_in(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
+                           struct mpp_split split, int64_t *out_internal_ps)
+{
+    const struct mpp_op_info *info = mpp_op_info(g->ops[group->ops[0]].kind);
+    double s;
+    if (group->n_out > 0 && g->tensors[group->out[0]].role == MPP_ROLE_ACCUM)
+        s = accumulate_s(g, env, group, split);
+    else if (group->n_ops == 1 && info->cls == MPP_CLASS_CONTRACTION)
+        s = contraction_s(g, env, group, split);
+    else
+        s = kernel_s(g, env, group, split);
+    *out_internal_ps = internal_ps(g, env, group, split);
+    return mpp_cost_ps(s);
+}
+
+int64_t mpp_price_group(const struct mpp_graph *graph, const struct mpp_cluster *cluster, const struct mpp_mesh *mesh,
+                        const struct mpp_group *group, struct mpp_split split, int64_t *out_internal_ps)
+{
+    struct mpp_reshard_env env;
+    mpp_reshard_env_init(cluster, mesh, &env);
+    return mpp_price_group_in(graph, &env, group, split, out_internal_ps);
+}

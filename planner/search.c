@@ -1,0 +1,330 @@
+/* search.c - the best plan over meshes and micro-batch counts.
+ *
+ * Per micro-batch count every candidate mesh is solved without a memory limit first: that is quick, and its
+ * optimum bounds the mesh. Where it fits it is the answer; else the mesh is solved again within memory, best bound
+ * first, as long as the bound is below the best plan so far. Counts rise through the divisors of the batch: more
+ * micro-batches never make a step cheaper by themselves (kernels get smaller, weights are gathered more often),
+ * they only save memory. So the search stops at the first count whose best plan memory does not bind, or, once
+ * a plan is found, at the first count that brings no better one. */
+#include "planner/search.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "ir/op.h"
+
+enum { SMALL_PROBLEM = 600 };     /* nodes; solved to proven optimality even within memory */
+static const double LARGE_GAP = 0.005;
+
+struct trial {
+    struct mpp_arena *arena;
+    struct mpp_candidate c;
+    struct mpp_stage_problem *p;
+    int32_t *choice;
+    struct mpp_solver_info info;
+    bool done, fits;              /* done: nothing more to learn */
+    int64_t bound;
+};
+
+struct search {
+    struct mpp_arena *arena;
+    struct mpp_graph *g;
+    const struct mpp_cluster *cluster;
+    const struct mpp_plan_options *opt;
+    int64_t capacity;
+    struct mpp_candidate *candidate;
+    int n_candidates;
+    struct mpp_search_result *out;
+    bool limited, bound_by_memory; /* of the best plan: memory kept it from being cheaper */
+};
+
+static bool homogeneous(const struct mpp_cluster *c)
+{
+    return c->n_nodes == 1 && c->kind != MPP_LINK_MESH;
+}
+
+/* ---- one mesh ---- */
+
+static enum mpp_status solve(const struct search *s, struct trial *t, int64_t capacity, const char *full,
+                             const char *reduced)
+{
+    struct mpp_solver_settings set = mpp_solver_defaults();
+    struct mpp_solver *solver;
+    set.interrupt = s->opt->interrupt;
+    set.dump_full = full;
+    set.dump_reduced = reduced;
+    if (capacity < INT64_MAX && t->p->solver.n_nodes > SMALL_PROBLEM)
+        set.gap = LARGE_GAP;
+    t->p->solver.capacity_bytes = capacity;
+    MPP_TRY(mpp_solver_setup(&t->p->solver, &set, &solver));
+    enum mpp_status st = mpp_solver_solve(solver, t->choice, &t->info);
+    mpp_solver_free(solver);
+    return st;
+}
+
+static void say(const struct search *s, const struct trial *t, int64_t micro_batches, const char *what)
+{
+    if (!s->opt->progress)
+        return;
+    fprintf(s->opt->progress, "mesh %d", t->c.mesh.size[0]);
+    for (int a = 1; a < t->c.mesh.n_axes; a++)
+        fprintf(s->opt->progress, "x%d", t->c.mesh.size[a]);
+    fprintf(s->opt->progress, ", %" PRId64 " micro-batch%s: %s", micro_batches, micro_batches > 1 ? "es" : "", what);
+    if (t->info.objective > 0)
+        fprintf(s->opt->progress, ", %.6g ms, %.1f MiB", (double)t->info.objective * 1e-9,
+                (double)t->info.peak_bytes / 1048576.0);
+    fprintf(s->opt->progress, "\n");
+}
+
+static void keep(struct search *s, const struct trial *t, int64_t micro_batches, bool bound_by_memory)
+{
+    struct mpp_search_result *r = s->out;
+    if (r->found && r->objective <= t->info.objective)
+        return;
+    r->found = true;
+    r->candidate = t->c;
+    r->micro_batches = micro_batches;
+    r->info = t->info;
+    r->objective = t->info.objective;
+    s->bound_by_memory = bound_by_memory;
+    mpp_stage_decide(t->p, t->choice, &r->decided);
+}
+
+/* The mesh without a memory limit. */
+static void try_free(struct search *s, struct trial *t, int64_t micro_batches)
+{
+    struct mpp_pin_rules *rules;
+    const char *reason = NULL;
+    t->done = true;
+    t->bound = INT64_MAX;
+    if (!mpp_pins_resolve(t->arena, s->g, &t->c, &s->opt->pins, &rules, &reason)
+        || !mpp_stage_problem_build(t->arena, s->cluster, rules, INT64_MAX, &t->p, &reason)) {
+        if (!s->out->reason)
+            s->out->reason = mpp_arena_strdup(s->arena, reason);
+        return;
+    }
+    t->choice = mpp_arena_array(t->arena, t->p->solver.n_nodes, int32_t);
+    enum mpp_status st = solve(s, t, INT64_MAX, NULL, NULL);
+    s->out->tried++;
+    if (st != MPP_OK) {
+        s->limited = s->limited || st == MPP_LIMIT;
+        if (st == MPP_INFEASIBLE && !s->out->reason)
+            s->out->reason = "the pins leave no way to bring some tensor from where it is made to where it is used";
+        return;
+    }
+    t->bound = t->info.bound;
+    t->fits = t->info.peak_bytes <= s->capacity;
+    t->done = t->fits;
+    say(s, t, micro_batches, t->fits ? "fits" : "too large without a memory limit");
+    if (t->fits)
+        keep(s, t, micro_batches, false);
+}
+
+static void note_least(struct search *s, struct trial *t)
+{
+    struct mpp_search_result *r = s->out;
+    if (r->least_bytes != 0 && r->least_bytes <= t->info.least_peak_bytes)
+        return;
+    r->least_bytes = t->info.least_peak_bytes;
+    int64_t most = r->least_bytes + r->least_bytes / 20;
+    if (solve(s, t, most, NULL, NULL) == MPP_OK)
+        mpp_stage_bytes_at(t->p, t->choice, t->info.peak_time, &r->at_least);
+}
+
+/* The mesh within memory. */
+static void try_within(struct search *s, struct trial *t, int64_t micro_batches)
+{
+    enum mpp_status st = solve(s, t, s->capacity, NULL, NULL);
+    t->done = true;
+    s->out->tried++;
+    if (st == MPP_OK) {
+        t->bound = t->info.bound > t->bound ? t->info.bound : t->bound;
+        say(s, t, micro_batches, "within memory");
+        keep(s, t, micro_batches, true);
+    } else if (st == MPP_INFEASIBLE) {
+        t->bound = INT64_MAX;
+        say(s, t, micro_batches, "does not fit");
+        if (!s->out->found)
+            note_least(s, t);
+    } else {
+        s->limited = true;
+    }
+}
+
+/* ---- all meshes at one micro-batch count ---- */
+
+static void try_count(struct search *s, int64_t micro_batches, int64_t micro_batch)
+{
+    struct trial *trial = mpp_arena_array(s->arena, s->n_candidates, struct trial);
+    bool stop = false;
+    for (int i = 0; i < s->n_candidates && !stop; i++) {
+        struct trial *t = &trial[i];
+        int dp = s->candidate[i].data_axis >= 0 ? s->candidate[i].mesh.size[s->candidate[i].data_axis] : 1;
+        t->c = s->candidate[i];
+        t->done = true;
+        t->bound = INT64_MAX;
+        if (micro_batch > 0 && micro_batches * micro_batch * dp != s->g->global_batch)
+            continue;
+        t->arena = mpp_arena_new();
+        try_free(s, t, micro_batches);
+        stop = s->opt->interrupt && *s->opt->interrupt;
+    }
+    for (;;) {
+        struct trial *next = NULL;
+        for (int i = 0; i < s->n_candidates; i++)
+            if (!trial[i].done && (!next || trial[i].bound < next->bound))
+                next = &trial[i];
+        if (!next || stop || (s->out->found && next->bound >= s->out->objective))
+            break;
+        try_within(s, next, micro_batches);
+        stop = s->opt->interrupt && *s->opt->interrupt;
+    }
+    for (int i = 0; i < s->n_candidates; i++) {
+        if (trial[i].bound < s->out->bound)
+            s->out->bound = trial[i].bound;
+        mpp_arena_free(trial[i].arena);
+    }
+    s->limited = s->limited || stop;
+}
+
+/* The micro-batch counts that the pins and the model file leave, ascending. */
+static int counts_of(const struct search *s, int64_t *out, int cap)
+{
+    const struct mpp_pins *p = &s->opt->pins;
+    int64_t batch = s->g->global_batch, micro = s->g->model ? s->g->model->training.micro : 0;
+    int n = 0;
+    for (int64_t k = 1; k <= batch && n < cap; k++) {
+        if (batch % k || (p->micro_batches && k != p->micro_batches))
+            continue;
+        if (!p->micro_batches && !p->micro_batch && micro > 0 && k != batch / micro)
+            continue;
+        if (p->micro_batch && batch / k % p->micro_batch)
+            continue;
+        out[n++] = k;
+    }
+    return n;
+}
+
+enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph, const struct mpp_cluster *cluster,
+                               const struct mpp_plan_options *options, struct mpp_search_result *out)
+{
+    int64_t count[256];
+    struct search s = {.arena = arena, .g = graph, .cluster = cluster, .opt = options, .out = out};
+    *out = (struct mpp_search_result){.bound = INT64_MAX};
+    out->decided.split = mpp_arena_array(arena, graph->n_groups, struct mpp_split);
+    out->decided.resting = mpp_arena_array(arena, graph->n_tensors, struct mpp_sharding);
+    out->decided.kept = mpp_arena_array(arena, graph->n_tensors, bool);
+    for (mpp_id t = 0; t < graph->n_tensors; t++)
+        out->decided.resting[t] = mpp_sharding_whole();
+    s.capacity = options->capacity_bytes > 0 ? options->capacity_bytes : mpp_device_usable_bytes(&cluster->device);
+    s.n_candidates = mpp_pins_candidates(arena, cluster->n_devices, homogeneous(cluster), &options->pins, &s.candidate);
+    if (s.n_candidates == 0)
+        out->reason = "no mesh has axes of the pinned sizes";
+    int n = s.n_candidates > 0 ? counts_of(&s, count, 256) : 0;
+    for (int i = 0; i < n && !s.limited; i++) {
+        bool had = out->found;
+        int64_t before = out->objective;
+        mpp_graph_set_batch(graph, graph->global_batch / count[i]);
+        try_count(&s, count[i], options->pins.micro_batch);
+        if (out->found && (!s.bound_by_memory || (had && out->objective >= before)))
+            break;
+    }
+    if (out->found) {
+        mpp_graph_set_batch(graph, graph->global_batch / out->micro_batches);
+        return MPP_OK;
+    }
+    return out->least_bytes > 0 ? MPP_INFEASIBLE : s.limited ? MPP_LIMIT : MPP_INVALID;
+}
+
+/* ---- the plan ---- */
+
+/* Does AXIS split a batch (out_batch) or something else on most contractions of the step? */
+static void axis_use(const struct mpp_graph *g, const struct mpp_stage *s, int axis, bool *out_batch, bool *out_other)
+{
+    int n = 0, batch = 0, other = 0;
+    for (int i = 0; i < g->n_groups; i++) {
+        const struct mpp_group *group = &g->groups[i];
+        if (mpp_op_info(g->ops[group->ops[0]].kind)->cls != MPP_CLASS_CONTRACTION)
+            continue;
+        int f = s->split[i].axis[axis];
+        n++;
+        if (f >= 0)
+            *(group->rule->factor[f].size.per_batch > 0 ? &batch : &other) += 1;
+    }
+    *out_batch = 2 * batch > n;
+    *out_other = 2 * other > n;
+}
+
+/* Call an axis by what it does, unless pins have named it or it is not clear. */
+static void name_axes(const struct mpp_graph *g, struct mpp_stage *s, const struct mpp_candidate *c)
+{
+    static const char *const data[] = {"data", "data2", "data3"}, *const model[] = {"model", "model2", "model3"};
+    static const char *const letter[] = {"a", "b", "c"};
+    int n_data = 0, n_model = 0;
+    for (int a = 0; a < s->mesh.n_axes; a++) {
+        n_data += a == c->data_axis;
+        n_model += a == c->model_axis;
+    }
+    for (int a = 0; a < s->mesh.n_axes; a++) {
+        bool batch, other;
+        if (a == c->data_axis || a == c->model_axis)
+            continue;
+        axis_use(g, s, a, &batch, &other);
+        s->mesh.name[a] = batch ? data[n_data++] : other ? model[n_model++] : letter[a];
+    }
+}
+
+/* The program of the chosen mesh, written for another solver to check. */
+static enum mpp_status dump_ilp(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
+                                const struct mpp_plan_options *options, const struct mpp_search_result *r)
+{
+    struct search s = {.opt = options};
+    struct trial t = {.arena = mpp_arena_new(), .c = r->candidate};
+    struct mpp_pin_rules *rules;
+    const char *reason;
+    enum mpp_status st = MPP_INVALID;
+    int64_t capacity = options->capacity_bytes > 0 ? options->capacity_bytes : mpp_device_usable_bytes(&cluster->device);
+    if (mpp_pins_resolve(t.arena, graph, &t.c, &options->pins, &rules, &reason)
+        && mpp_stage_problem_build(t.arena, cluster, rules, capacity, &t.p, &reason)) {
+        t.choice = mpp_arena_array(t.arena, t.p->solver.n_nodes, int32_t);
+        mpp_stage_name_choices(t.arena, t.p);
+        st = solve(&s, &t, capacity, mpp_arena_printf(t.arena, "%s/full.lp", options->dump_ilp_dir),
+                   mpp_arena_printf(t.arena, "%s/reduced.lp", options->dump_ilp_dir));
+        if (st == MPP_IO)
+            mpp_diag_error(diag, (struct mpp_loc){0}, "cannot write the integer program to %s", options->dump_ilp_dir);
+    }
+    mpp_arena_free(t.arena);
+    return st;
+}
+
+enum mpp_status mpp_plan_search(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
+                                const struct mpp_cluster *cluster, const struct mpp_plan_options *options,
+                                struct mpp_plan **out)
+{
+    struct mpp_search_result r;
+    *out = NULL;
+    MPP_TRY(mpp_pins_check(diag, graph, cluster->n_devices, &options->pins));
+    enum mpp_status st = mpp_search_run(arena, graph, cluster, options, &r);
+    if (st == MPP_INFEASIBLE)
+        mpp_suggest(diag, graph, cluster, options, &r);
+    else if (st == MPP_INVALID)
+        mpp_diag_error(diag, (struct mpp_loc){0}, "no plan does what --fix asks: %s", r.reason ? r.reason : "it contradicts itself");
+    else if (st == MPP_LIMIT)
+        mpp_diag_error(diag, (struct mpp_loc){0}, "the search was stopped before it found a plan");
+    MPP_TRY(st);
+    if (options->dump_ilp_dir)
+        MPP_TRY(dump_ilp(diag, graph, cluster, options, &r));
+    struct mpp_plan *plan = mpp_arena_array(arena, 1, struct mpp_plan);
+    struct mpp_stage *stage = mpp_arena_array(arena, 1, struct mpp_stage);
+    *stage = r.decided;
+    stage->n_devices = cluster->n_devices;
+    stage->mesh = r.candidate.mesh;
+    name_axes(graph, stage, &r.candidate);
+    *plan = (struct mpp_plan){
+        .version = MPP_PLAN_VERSION, .batch = graph->global_batch, .micro_batches = r.micro_batches,
+        .schedule = "accumulate", .n_stages = 1, .stages = stage, .solver = r.info, .objective_ps = r.objective,
+        .bound_ps = r.bound < r.objective ? r.bound : r.objective, .pins = mpp_pins_text(arena, &options->pins)};
+    plan->gap = plan->objective_ps > 0 ? (double)(plan->objective_ps - plan->bound_ps) / (double)plan->objective_ps : 0;
+    *out = plan;
+    return MPP_OK;
+}

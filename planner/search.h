@@ -1,0 +1,33 @@
+/* search.h - one run over meshes and micro-batch counts. Internal to planner/: search.c and suggest.c.
+ *
+ *     struct mpp_search_result r;
+ *     enum mpp_status st = mpp_search_run(arena, graph, cluster, &options, &r);
+ */
+#ifndef MPP_SEARCH_H
+#define MPP_SEARCH_H
+
+#include "planner/stage.h"
+
+struct mpp_search_result {
+    bool found;
+    struct mpp_candidate candidate;
+    int64_t micro_batches;
+    struct mpp_stage decided;     /* split, resting, kept */
+    struct mpp_solver_info info;  /* of the chosen mesh */
+    int64_t objective, bound;     /* bound: over all that was searched */
+    int tried;                    /* problems solved */
+    /* When nothing fits: of the mesh and micro-batch count that need least. */
+    int64_t least_bytes;
+    struct mpp_memory at_least;   /* by kind, of a plan that needs little */
+    const char *reason;           /* why a candidate was no candidate; NULL: none was ruled out */
+};
+
+/* MPP_OK (found), MPP_INFEASIBLE (nothing fits in capacity), MPP_INVALID (no candidate: reason), MPP_LIMIT. */
+enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph, const struct mpp_cluster *cluster,
+                               const struct mpp_plan_options *options, struct mpp_search_result *out) MPP_CHECKED;
+
+/* Say what overflows, and ways out that were verified by planning them (suggest.c). */
+void mpp_suggest(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
+                 const struct mpp_plan_options *options, const struct mpp_search_result *failed);
+
+#endif

@@ -1,0 +1,107 @@
+/* stage.h - one stage's integer program: strategies of its groups, choices of its tensors, and their prices.
+ *
+ *     struct mpp_stage_problem *p;
+ *     if (!mpp_stage_problem_build(arena, cluster, rules, capacity, &p, &reason)) ...
+ *     ... mpp_solver_setup(&p->solver, ...) ... mpp_solver_solve(..., choice, &info) ...
+ *     mpp_stage_decide(p, choice, &stage);
+ *
+ * Shared by strategy.c, price.c, problem*.c, pins*.c, search.c, derive.c and plan_json*.c; nobody else includes it.
+ *
+ * Nodes: a group, or the update groups of one parameter tied to one split; a parameter (its resting sharding, and
+ * in which form it is kept gathered, if at all); an input (its resting sharding). Values: a tensor and the consumers
+ * of one phase. What recurs (groups, tensors and values of repeated layers) is built once and shared. */
+#ifndef MPP_STAGE_H
+#define MPP_STAGE_H
+
+#include "planner/pins.h"
+#include "planner/plan.h"
+#include "planner/reshard.h"
+#include "planner/solver.h"
+
+/* ---- strategy_memo.c: byte strings to numbers ---- */
+
+struct mpp_memo;
+struct mpp_memo *mpp_memo_new(struct mpp_arena *arena);
+/* The number of KEY in order of first appearance; *OUT_NEW: it was not there before. */
+int mpp_memo_add(struct mpp_memo *m, const void *key, size_t size, bool *out_new);
+
+/* A key that is being written. */
+struct mpp_key {
+    struct mpp_arena *arena;
+    unsigned char *bytes;
+    size_t size, cap;
+};
+void mpp_key_add(struct mpp_key *key, const void *p, size_t size);
+void mpp_key_int(struct mpp_key *key, int64_t v);
+void mpp_key_text(struct mpp_key *key, const char *s);
+
+/* ---- price.c ---- */
+
+/* As mpp_price_group, with what mpp_reshard_env_init prepared. */
+int64_t mpp_price_group_in(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
+                           struct mpp_split split, int64_t *out_internal_ps);
+/* The axes that split ~ factors of GROUP. */
+unsigned mpp_price_internal_mask(const struct mpp_group *group, struct mpp_split split);
+
+/* How often per step groups of PHASE run. */
+int64_t mpp_phase_count(const struct mpp_graph *g, enum mpp_phase phase);
+static inline int64_t mpp_micro_batches(const struct mpp_graph *g)
+{
+    return g->batch > 0 ? g->global_batch / g->batch : 1;
+}
+
+/* ---- strategy.c ---- */
+
+/* What groups that are alike share. */
+struct mpp_group_class {
+    int n_choices;
+    struct mpp_split *split;      /* [n_choices] */
+    int64_t *cost;                /* [n_choices] picoseconds per step */
+    int n_operands;
+    int32_t **state;              /* [n_operands][n_choices] sharding by number (mpp_reshard_state) */
+    int64_t **bytes;              /* [n_operands][n_choices] */
+};
+
+/* All legal splits of GROUP on MESH that PINS allow; returns how many. *OUT lives in ARENA. */
+int mpp_strategy_list(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_mesh *mesh,
+                      const struct mpp_group *group, const struct mpp_pin_rules *pins, struct mpp_split **out);
+
+/* ---- problem.c ---- */
+
+enum mpp_stage_node_kind { MPP_NODE_GROUPS, MPP_NODE_PARAM, MPP_NODE_INPUT };
+
+struct mpp_stage_node {
+    enum mpp_stage_node_kind kind;
+    mpp_id tensor;                /* PARAM, INPUT */
+    int n_groups;
+    const mpp_id *groups;         /* GROUPS */
+    int n_choices;
+    struct mpp_split *const *split; /* GROUPS: [n_groups][n_choices] */
+    const struct mpp_sharding *rest, *gather; /* PARAM, INPUT: [n_choices]; equal: not kept gathered */
+};
+
+struct mpp_stage_problem {
+    const struct mpp_graph *graph;
+    struct mpp_reshard_env env;
+    struct mpp_solver_problem solver;
+    struct mpp_stage_node *node;  /* [solver.n_nodes] */
+    const mpp_id *value_tensor;   /* [solver.n_values] */
+};
+
+/* *OUT lives in ARENA and refers to the rules' graph at its present batch and to their mesh. False with *OUT_REASON
+ * when PINS leave a group or tensor without any choice. */
+bool mpp_stage_problem_build(struct mpp_arena *arena, const struct mpp_cluster *cluster,
+                             const struct mpp_pin_rules *pins, int64_t capacity_bytes, struct mpp_stage_problem **out,
+                             const char **out_reason);
+
+/* CHOICE as splits and resting shardings; the arrays of OUT are the caller's. */
+void mpp_stage_decide(const struct mpp_stage_problem *p, const int32_t *choice, struct mpp_stage *out);
+
+/* Bytes alive at TIME under CHOICE: parameters and their kept copies, gradients, optimiser state, the rest. */
+void mpp_stage_bytes_at(const struct mpp_stage_problem *p, const int32_t *choice, int32_t time,
+                        struct mpp_memory *out);
+
+/* Give the solver's choices names, for dumps. */
+void mpp_stage_name_choices(struct mpp_arena *arena, struct mpp_stage_problem *p);
+
+#endif
