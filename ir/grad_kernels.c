@@ -1,24 +1,23 @@
 /* Gradients of ops whose backward is a kernel of its own. */
 #include "ir/grad.h"
 
-/* The backward op of several outputs: output K is the gradient of input TARGET[K] and named after it. */
-static enum mpp_status several(struct mpp_grad_in *in, int kind, int n_in, const mpp_id *operands,
-                               struct mpp_attrs attrs, int n_out, const int *target)
+/* The backward op: output K is the gradient of input K, "<forward>.grad_<LABEL[K]>". */
+static enum mpp_status backward(struct mpp_grad_in *in, int kind, int n_in, const mpp_id *operands,
+                                struct mpp_attrs attrs, int n_out, const char *const *label)
 {
     struct mpp_graph *g = in->g;
     struct mpp_gop proto = g->ops[in->op];
-    const char *names[4];
+    const char *names[3];
     for (int k = 0; k < n_out; k++)
-        names[k] = proto.in[target[k]] < 0 ? mpp_arena_printf(g->arena, "%s.grad_%c", proto.name, 'a' + target[k])
-                                           : mpp_gradient_name(in, target[k]);
+        names[k] = mpp_arena_printf(g->arena, "%s.grad_%s", proto.name, label[k]);
     proto.phase = MPP_PHASE_BACKWARD;
     proto.forward = in->op;
     proto.item_type = NULL;
     proto.name = mpp_arena_printf(g->arena, "%s.grad", proto.name);
     mpp_id op = mpp_graph_add_op(g, in->diag, kind, &proto, n_in, operands, attrs, names);
     for (int k = 0; k < n_out && op >= 0; k++)
-        if (in->want[target[k]])
-            in->din[target[k]] = g->ops[op].out[k];
+        if (in->want[k])
+            in->din[k] = g->ops[op].out[k];
     return op < 0 ? MPP_INVALID : MPP_OK;
 }
 
@@ -26,14 +25,16 @@ enum mpp_status mpp_grad_layernorm(struct mpp_grad_in *in)
 {
     mpp_id operands[] = {mpp_gradient_x(in, 0), mpp_gradient_x(in, 1), mpp_gradient_y(in, 1), mpp_gradient_y(in, 2),
                          in->dout[0]};
-    return several(in, MPP_OP_LAYERNORM_GRAD, 5, operands, mpp_attrs_none(), 3, (int[]){0, 1, 2});
+    static const char *const label[] = {"x", "weight", "bias"};
+    return backward(in, MPP_OP_LAYERNORM_GRAD, 5, operands, mpp_attrs_none(), 3, label);
 }
 
 enum mpp_status mpp_grad_attention(struct mpp_grad_in *in)
 {
     mpp_id operands[] = {mpp_gradient_x(in, 0), mpp_gradient_x(in, 1), mpp_gradient_x(in, 2), mpp_gradient_x(in, 3),
                          mpp_gradient_y(in, 0), mpp_gradient_y(in, 1), in->dout[0]};
-    return several(in, MPP_OP_ATTENTION_GRAD, 7, operands, mpp_attrs_of(in), 3, (int[]){0, 1, 2});
+    static const char *const label[] = {"q", "k", "v"};
+    return backward(in, MPP_OP_ATTENTION_GRAD, 7, operands, mpp_attrs_of(in), 3, label);
 }
 
 enum mpp_status mpp_grad_softmax(struct mpp_grad_in *in)
@@ -45,11 +46,10 @@ enum mpp_status mpp_grad_softmax(struct mpp_grad_in *in)
 
 enum mpp_status mpp_grad_cross_entropy(struct mpp_grad_in *in)
 {
-    struct mpp_gradient gr = mpp_gradient_begin(in, 0);
     mpp_id operands[] = {mpp_gradient_x(in, 0), mpp_gradient_x(in, 1), mpp_gradient_y(in, 1), mpp_gradient_x(in, 2),
                          in->dout[0]};
-    mpp_id op = mpp_gradient_op(&gr, MPP_OP_CROSS_ENTROPY_GRAD, 5, operands, mpp_attrs_of(in));
-    return mpp_gradient_end(&gr, op < 0 ? -1 : in->g->ops[op].out[0]);
+    static const char *const label[] = {"logits"};
+    return backward(in, MPP_OP_CROSS_ENTROPY_GRAD, 5, operands, mpp_attrs_of(in), 1, label);
 }
 
 enum mpp_status mpp_grad_embedding(struct mpp_grad_in *in)
