@@ -52,16 +52,12 @@ void mpp_slice(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent,
 {
     int64_t offset, valid;
     int64_t block = mpp_mesh_block(r, mask, mpp_mesh_group_index(r, mask), extent, &offset, &valid);
-    struct mpp_piece piece = {
-        .n = {1, 1, outer},
-        .src_stride = {0, 0, extent * inner},
-        .dst_stride = {0, 0, block * inner},
-        .run = valid * inner,
-    };
-    if (block == extent)
+    if (block == extent) {
         copy(dst, src, outer * extent * inner);
-    else if (valid > 0)
-        mpp_piece_copy(&piece, (const char *)src + 4 * offset * inner, dst);
+        return;
+    }
+    for (int64_t o = 0; o < outer; o++) /* dst may begin where src does */
+        copy((char *)dst + 4 * o * block * inner, (const char *)src + 4 * (o * extent + offset) * inner, valid * inner);
 }
 
 void mpp_all_to_all(struct mpp_rank *r, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,

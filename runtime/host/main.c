@@ -117,12 +117,15 @@ static int prepare(struct mpp_job *job, const struct mpp_options *o, struct mpp_
     return mpp_data_open(o->data, job->program, job->seed, &job->data, error);
 }
 
-/* Started by mpirun or srun: this process is one rank of many. *FIRST_OUT: it is the one that speaks. */
+/* Started by mpirun or srun (Open MPI's, PMI's or PMIx's variables): this process is one rank of many.
+ * *FIRST_OUT: it is the one that speaks before the ranks know each other. */
 static bool under_mpi(bool *first_out)
 {
     const char *rank = first_env("OMPI_COMM_WORLD_RANK", "PMI_RANK");
+    if (rank == NULL)
+        rank = getenv("PMIX_RANK");
     *first_out = rank == NULL || atoi(rank) == 0;
-    return first_env("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") != NULL;
+    return rank != NULL || first_env("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") != NULL;
 }
 
 static int run_job(struct mpp_job *job, bool mpi, struct mpp_error *error)
@@ -142,7 +145,9 @@ static int run_job(struct mpp_job *job, bool mpi, struct mpp_error *error)
     }
 #else
     const char *size = first_env("OMPI_COMM_WORLD_SIZE", "PMI_SIZE");
-    if (mpi && atoi(size) > 1)
+    if (size == NULL)
+        size = getenv("SLURM_NTASKS");
+    if (mpi && size != NULL && atoi(size) > 1)
         return mpp_error_set(error, code, "started as %s processes, but this trainer was built without MPI; "
                              "install MPI and build again, or start it alone", size);
 #endif
