@@ -1,6 +1,7 @@
 /* The printed form of a graph; docs/ir.md describes it, parse.c reads it. */
 #include <ctype.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ir/op.h"
@@ -53,7 +54,7 @@ static void print_dims(FILE *out, char open, int n, const struct mpp_size *dims,
             fputs(", ", out);
         if (dims[d].per_batch || !dims[d].name || strcmp(dims[d].name, number) != 0) {
             if (dims[d].name)
-                print_quoted(out, dims[d].name);
+                print_name(out, dims[d].name);
             else
                 putc('?', out);
             putc(' ', out);
@@ -65,11 +66,14 @@ static void print_dims(FILE *out, char open, int n, const struct mpp_size *dims,
     putc(close, out);
 }
 
-/* All digits, and never without a point, so that a float stays one. */
+/* As few digits as read back exactly, and never without a point, so that a float stays one. */
 static void print_float(FILE *out, double f)
 {
     char text[40];
-    snprintf(text, sizeof text, "%.17g", f);
+    int digits = 15;
+    do
+        snprintf(text, sizeof text, "%.*g", digits, f);
+    while (digits++ < 17 && strtod(text, NULL) != f);
     if (isfinite(f) && !strpbrk(text, ".e"))
         strcat(text, ".0");
     fputs(text, out);

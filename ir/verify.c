@@ -193,7 +193,7 @@ static void check_ops(struct verify *v)
             fault(v, "%s: no such op kind", op->name);
             continue;
         }
-        if (!mpp_names_put(names, op->name, o))
+        if (op->phase <= MPP_PHASE_FORWARD && !mpp_names_put(names, op->name, o)) /* backward ops refer to them */
             fault(v, "two ops are called %s", op->name);
         if (o > 0 && op->phase < g->ops[o - 1].phase)
             fault(v, "%s comes after a later phase", op->name);
