@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""What plans are: forms that come out by themselves, equal input gives equal bytes, code as short for 96 layers as for 2,
+another solver finds the same optimum, memory is what was promised."""
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import harness as h
+from test_errors import small_cluster
+
+GPT, BERT, MLP = "models/gpt.xml", "models/bert.xml", "models/mlp.xml"
+GPT_PRESETS = re.findall(r'<preset name="([\w.-]+)"', (h.ROOT / GPT).read_text())
+# Wide layers, few samples: splitting weights is worth it.
+WIDE = dict(layers=2, hidden=1024, heads=16, vocab=512, seq=64, positions=64, batch=4, clip_norm=0)
+# Narrow layers, many samples.
+NARROW = dict(layers=2, hidden=32, heads=2, vocab=64, seq=16, positions=16, batch=512)
+
+
+# ---- forms that come out ----
+
+def activation_reductions(p, phase, layer_of=lambda c: c["layer"]):
+    """{layer: reductions per micro-batch}; a reduce-scatter and an all-gather of equal bytes count as one."""
+    layers = {}
+    for c in p.collectives():
+        if c["phase"] == phase and c["layer"] is not None and not c["parameter"] and c["bytes"] > 1024:
+            layers.setdefault(c["layer"], []).append(c)
+    out = {}
+    for layer, cs in layers.items():
+        whole = sum(c["per_micro_batch"] for c in cs if c["kind"] == "all-reduce")
+        scattered = sum(c["per_micro_batch"] for c in cs if c["kind"] == "reduce-scatter")
+        out[layer] = whole + scattered
+    return out
+
+
+def test_tensor_parallel():
+    p = h.plan(GPT, gpus=4, D=WIDE)
+    h.check(p.contraction_splits("heads") and p.contraction_splits("ffn"), "wide GPT: heads and MLP are split", p.summary())
+    for phase in ("forward", "backward"):
+        n = activation_reductions(p, phase)
+        h.check(len(n) == 2 and all(x == 2 for x in n.values()), f"wide GPT: 2 reductions per layer {phase}", n)
+    p = h.plan(GPT, gpus=4, D=WIDE, fix="sequence_parallel=false,zero=0")
+    for phase in ("forward", "backward"):
+        n = activation_reductions(p, phase)
+        kinds = {c["kind"] for c in p.collectives() if c["phase"] == phase and c["layer"] is not None and c["bytes"] > 1024}
+        h.check(all(x == 2 for x in n.values()) and kinds == {"all-reduce"}, f"splits pinned off: plain all-reduces {phase}",
+                f"{n} {kinds}")
+    h.check(not p.residual_split("seq"), "splits pinned off: the residual stream is whole")
+
+
+def test_data_parallel():
+    p = h.plan(GPT, gpus=4, D=NARROW)
+    h.check(p.axis_splits("batch") and not p.contraction_splits("heads") and not p.contraction_splits("ffn"),
+            "narrow GPT: data parallelism alone", p.summary())
+    large = [c for c in p.collectives() if c["bytes"] > 256]
+    h.check(large and all(c["count"] == 1 for c in large), "narrow GPT: everything travels once per step",
+            [c for c in large if c["count"] != 1][:3])
+    h.check(not any(activation_reductions(p, phase) for phase in ("forward", "backward")), "narrow GPT: no activations travel")
+
+
+def test_memory_forces():
+    d = dict(layers=4, hidden=256, heads=4, vocab=512, seq=16, positions=16, batch=16)
+    free = h.plan(GPT, gpus=4, D=d, fix="dp=4,zero=0")
+    m = free.memory
+    h.check(not free.states_split(None) and not free.parameters_split(None), "zero=0: nothing is split", free.summary())
+    for what, room, shows in (
+            ("no room for replicated states", m["arena_bytes"] - 0.3 * m["optimizer"], lambda p: p.states_split(None)),
+            ("no room for replicated parameters", m["arena_bytes"] - m["optimizer"] - 0.35 * m["parameters"] - 0.5 * m["gradients"],
+             lambda p: p.states_split(None) and p.parameters_split(None))):
+        p = h.plan(GPT, gpus=4, D=d, fix="dp=4", cluster=small_cluster(int(room)))
+        h.check(shows(p), f"{what}: they are split", p.summary())
+        h.check(p.memory["arena_bytes"] <= room, f"{what}: the arena fits", f"{p.memory['arena_bytes']} in {room}")
+
+
+def test_uneven():
+    d = dict(layers=1, hidden=40, heads=5, vocab=50257, seq=16, positions=16, batch=4)
+    runs = []
+    for n, fix in ((1, None), (4, None), (4, "tp=4,vocab_parallel=true")):
+        p = h.plan(GPT, gpus=n, D=d, fix=fix)
+        runs.append(p.train(data="synthetic", steps=3, seed=5).losses)
+        p.remove()
+    for losses in runs[1:]:
+        h.close("vocabulary of 50,257 and 5 heads on 4 devices", losses, runs[0], 2e-5)
+    h.check(len(runs[0]) == 3, "vocabulary of 50,257 and 5 heads train")
+
+
+# ---- equal input, equal bytes ----
+
+def test_determinism():
+    for model, kw in ((GPT, dict(preset="tiny", gpus=4)), (BERT, dict(preset="tiny", gpus=3)),
+                      (GPT, dict(preset="tiny", gpus=8, fix="mesh=2x2x2")), (MLP, dict(preset="tiny", gpus=2)),
+                      (GPT, dict(preset="gpt2", cluster="dgx-a100", gpus=8))):
+        what = f"{model} {kw}"
+        a = h.plan(model, **kw)
+        elsewhere = h.TMP / "some" / "where"
+        elsewhere.mkdir(parents=True, exist_ok=True)
+        out = elsewhere / "p"
+        h.must(h.mpplan(*h.arguments(model, **kw), "-o", "p", cwd=elsewhere))
+        h.check(h.tree(a.dir) == h.tree(out), f"{what}: two runs give the same directory", differing(a.dir, out))
+        q = h.must(h.mpplan(*h.arguments(model, **{k: v for k, v in kw.items() if k != "fix"}), "--from-plan", a.dir / "plan.json",
+                            "-o", "q", cwd=elsewhere))
+        h.check(h.tree(a.dir) == h.tree(elsewhere / "q"), f"{what}: --from-plan gives the same directory",
+                differing(a.dir, elsewhere / "q"))
+        h.check(q.stdout.strip(), f"{what}: the report is printed too")
+        check_emitted(what, a)
+        shutil.rmtree(elsewhere)
+        a.remove()
+
+
+def differing(a, b):
+    a, b = h.tree(a), h.tree(b)
+    return [k for k in sorted(set(a) | set(b)) if a.get(k) != b.get(k)]
+
+
+def own_code(p):
+    """{name: text} of what is emitted for this plan, without the runtime's sources."""
+    return {k: v.decode() for k, v in h.tree(p.dir).items() if not k.startswith("runtime/") and k.endswith((".c", ".h", "Makefile"))}
+
+
+def check_emitted(what, p):
+    for name, text in own_code(p).items():
+        found = re.search(r"(?<![\w./*])/(home|root|tmp|usr|opt|work|var)/|__DATE__|__TIME__|\b20\d\d-\d\d-\d\d\b|0x7f[0-9a-f]{6,}",
+                          text)
+        h.check(not found, f"{what}: {name} has no absolute path, date or address", found and found.group(0))
+    for name in ("plan.json", "report.txt"):
+        text = (p.dir / name).read_text()
+        h.check(str(h.ROOT) not in text and str(h.TMP) not in text, f"{what}: {name} has no absolute path")
+
+
+def test_short_code():
+    cases = [dict(preset="tiny", gpus=8), dict(preset="gpt2", gpus=8, cluster="dgx-a100"), dict(preset="gpt2", gpus=8)]
+    for kw in cases[:3 if h.FULL else 2]:
+        lines = {}
+        for layers in (2, 96):
+            p = h.plan(GPT, D=dict(layers=layers), **kw)
+            lines[layers] = sum(t.count("\n") for t in own_code(p).values())
+            h.check((p.dir / "plan.json").stat().st_size < 2**20, f"{kw}, {layers} layers: plan.json is below 1 MB")
+            p.remove()
+        h.check(lines[96] <= 1.05 * lines[2], f"{kw}: 96 layers take as many lines as 2", lines)
+
+
+def test_warnings():
+    """What is emitted compiles without warnings, with both compilers."""
+    for model, kw in ((GPT, dict(preset="tiny", D=dict(layers=2), gpus=4)), (BERT, dict(preset="tiny", gpus=3, D=dict(padding_mask=True, pdrop=0.1))),
+                      (MLP, dict(preset="tiny", gpus=8))):
+        p = h.plan(model, **kw)
+        for compiler in ("gcc", "clang"):
+            if not shutil.which(compiler):
+                h.skip(f"{compiler} is not installed")
+                continue
+            for source in sorted(p.dir.glob("*.c")):
+                q = h.run([compiler, "-std=c17", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{p.dir}/runtime", f"-I{p.dir}", source])
+                h.check(q.returncode == 0, f"{model} {kw}: {source.name} under {compiler} -Wall -Wextra -Werror", q.stderr[:800])
+
+
+# ---- the solver against cbc ----
+
+def cbc_objective(path, seconds):
+    p = h.run(["cbc", path, "sec", str(seconds), "ratio", "0", "allow", "0", "solve"], seconds + 60)
+    if "Stopped on time" in p.stdout:
+        return None
+    m = re.search(r"^Objective value:\s+(\S+)", p.stdout, re.M) or re.search(r"Optimal - objective value (\S+)", p.stdout)
+    if not m:
+        raise h.Failure(f"cbc {path}: {p.stdout[-600:]}")
+    return float(m.group(1))
+
+
+def check_cbc(what, file, seconds, timeout_s=300, **kw):
+    folder = h.TMP / "ilp"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    model = kw.pop("model")
+    p = h.plan(model, timeout_s=timeout_s, extra=["--dump-ilp", folder], **kw)
+    path = folder / file
+    if not h.check(path.exists(), f"{what}: {file} is there"):
+        return
+    got = cbc_objective(path, seconds)
+    if got is None:
+        h.skip(f"{what}: cbc had no proof after {seconds} s")
+        return
+    objective, bound = p.objective()
+    slack = 1e-6 * objective + 1
+    h.check(bound - slack <= got <= objective + slack, f"{what}: cbc finds the optimum", f"cbc {got:.0f}, plan {bound:.0f} to {objective:.0f}")
+    p.remove()
+
+
+def test_cbc_full():
+    if not shutil.which("cbc"):
+        return h.skip("cbc is not installed")
+    cases = [("gpt 1 layer", dict(model=GPT, preset="tiny", D=dict(layers=1))), ("gpt 2 layers", dict(model=GPT, preset="tiny", D=dict(layers=2))),
+             ("mlp", dict(model=MLP, preset="tiny")), ("bert 2 layers", dict(model=BERT, preset="tiny")),
+             ("gpt 4 layers", dict(model=GPT, preset="tiny"))]
+    for what, kw in cases if h.FULL else cases[:3]:
+        for n in (4, 8):
+            h.guarded(f"full LP, {what} on {n}", check_cbc, f"full LP, {what} on {n}", "full.lp", 600 if h.FULL else 60, gpus=n, **kw)
+
+
+def test_cbc_reduced():
+    if not shutil.which("cbc"):
+        return h.skip("cbc is not installed")
+    cases = [(GPT, p) for p in GPT_PRESETS] + [(BERT, p) for p in ("tiny", "base", "large")] + [(MLP, p) for p in ("tiny", "wide")]
+    few = {"tiny", "gpt2", "gpt2-xl", "base", "wide"}
+    for model, preset in cases:
+        if not h.FULL and preset not in few:
+            continue
+        big = re.search(r"13b|17b|175b|8\.3b", preset)
+        kw = dict(model=model, preset=preset, cluster="dgx-a100", gpus=64 if big else 8)
+        what = f"reduced LP, {model} {preset}"
+        h.guarded(what, check_cbc, what, "reduced.lp", 600 if h.FULL else 30, **kw)
+
+
+# ---- planning quickly, with a small gap ----
+
+def test_speed():
+    for what, limit_s, kw in (("gpt2 on 8", 1, dict(preset="gpt2", gpus=8, cluster="dgx-a100")), ("gpt2 on 8 cores", 1, dict(preset="gpt2", gpus=8)),
+                              ("gpt3-175b on 64 A100", 10, dict(preset="gpt3-175b", gpus=64, cluster="dgx-a100"))):
+        begun = time.monotonic()
+        p = h.plan(GPT, **kw)
+        seconds = time.monotonic() - begun
+        print(f"{what}: {seconds:.2f} s, gap {p.gap():.3%}")
+        h.check(p.gap() <= 0.01, f"{what}: a gap of at most 1 %", p.gap())
+        h.check(seconds <= 5 * limit_s, f"{what}: planned within five times {limit_s} s", seconds)
+        p.remove()
+
+
+# ---- memory ----
+
+def resident_bytes(run):
+    m = re.search(r"peak resident memory of the process ([\d.]+) (kB|MB|GB)", run.out)
+    return float(m.group(1)) * {"kB": 1e3, "MB": 1e6, "GB": 1e9}[m.group(2)] if m else None
+
+
+def test_resident():
+    """Peak memory of a rank stays below arena + data + 15 % + 64 MiB."""
+    d = dict(layers=6, hidden=384, heads=6, vocab=8192, seq=64, positions=64, batch=8)
+    for n, mpi in ((1, False), (2, False), (2, True), (4, False)):
+        p = h.plan(GPT, gpus=n, D=d)
+        run = p.train(mpi=mpi, data="synthetic", steps=2, seed=1, timeout_s=200)
+        peak, arena = resident_bytes(run), p.memory["arena_bytes"]
+        ranks = 1 if mpi else n
+        data = 8 * 64 * 4 * 2
+        allowed = ranks * ((arena + data) * 1.15 + 64 * 2**20)
+        what = f"resident memory on {n} devices{', MPI' if mpi else ''}"
+        h.check(peak is not None and peak <= allowed, what, f"{peak} bytes, {allowed:.0f} allowed, arena {arena}")
+        h.check(all(a == arena for a in run.arena_bytes) and run.arena_bytes, f"{what}: arena as planned", f"{run.arena_bytes} {arena}")
+        h.check(arena <= 1.1 * p.memory["live_bound_bytes"], f"{what}: arena within 1.1 x the live bound", p.memory)
+        p.remove()
+
+
+TESTS = {"tensor parallel": test_tensor_parallel, "data parallel": test_data_parallel, "memory forces": test_memory_forces,
+         "uneven": test_uneven, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
+         "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
+
+if __name__ == "__main__":
+    for name in h.only(TESTS):
+        h.guarded(name, TESTS[name])
+    sys.exit(h.finish())
