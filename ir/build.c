@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/expr.h"
-
 enum { FAILED = MPP_BUILD_FAILED, UNKNOWN = -3 };
 
 /* ---- messages ---- */
@@ -27,6 +25,16 @@ void mpp_build_error(struct mpp_builder *b, const char *fmt, ...)
     mpp_diag_error(b->diag, item->loc, "%s \"%s\": %s", item->type, name, what);
     if (item->path)
         mpp_diag_note(b->diag, "%s", item->path);
+}
+
+static bool too_large(const struct mpp_size *dims, int n)
+{
+    int64_t count = 1;
+    for (int d = 0; d < n; d++) {
+        if (__builtin_mul_overflow(count, dims[d].size, &count) || count > MPP_BUILD_MAX_ELEMENTS)
+            return true;
+    }
+    return false;
 }
 
 /* ---- ops ---- */
@@ -61,7 +69,15 @@ static mpp_id append(struct mpp_builder *b, int kind, const char *suffix, int n_
         .repeat_name = item->repeat_name,
         .forward = -1,
     };
-    return mpp_graph_add_op(b->g, b->diag, kind, &proto, n_in, in, attrs, out_names);
+    mpp_id op = mpp_graph_add_op(b->g, b->diag, kind, &proto, n_in, in, attrs, out_names);
+    for (int k = 0; op >= 0 && k < b->g->ops[op].n_out; k++) {
+        const struct mpp_gtensor *t = &b->g->tensors[b->g->ops[op].out[k]];
+        if (too_large(t->dims, t->n_dims)) {
+            mpp_build_error(b, "the result %s has too many elements", mpp_dims_text(b->arena, t));
+            return -1;
+        }
+    }
+    return op;
 }
 
 static bool failed_input(int n_in, const mpp_id *in)
@@ -192,15 +208,13 @@ static bool parse_init(struct mpp_builder *b, const char *text, const struct mpp
 
 mpp_id mpp_build_param(struct mpp_builder *b, const struct mpp_param_spec *spec)
 {
-    const char *name = spec->published ? spec->published : item_name(b, spec->suffix), *init;
+    const char *name = spec->published ? spec->published : item_name(b, spec->suffix);
     if (mpp_names_get(b->params, name, UNKNOWN) != UNKNOWN) {
         mpp_build_error(b, "a parameter \"%s\" exists already; weight=\"%s\" would share it", name, name);
         return FAILED;
     }
-    struct mpp_eval ev = {.arena = b->arena, .diag = b->diag, .env = b->item->env, .loc = b->item->loc,
-                          .what = "init", .path = b->item->path};
     struct mpp_param *info = mpp_arena_array(b->arena, 1, struct mpp_param);
-    if (!mpp_eval_call(&ev, spec->init, &init) || !parse_init(b, init, spec, info))
+    if (!parse_init(b, spec->init, spec, info))
         return FAILED;
     info->published = name;
     info->n_published = spec->n_published;
@@ -213,6 +227,10 @@ mpp_id mpp_build_param(struct mpp_builder *b, const struct mpp_param_spec *spec)
         }
     }
     const char *tensor = spec->suffix ? unique_name(b, name) : final_name(b, 0);
+    if (too_large(spec->dims, spec->n_dims)) {
+        mpp_build_error(b, "parameter \"%s\" has too many elements", name);
+        return FAILED;
+    }
     mpp_id id = mpp_graph_add_tensor(b->g, tensor, MPP_F32, spec->n_dims, spec->dims);
     struct mpp_gtensor *t = &b->g->tensors[id];
     t->role = MPP_ROLE_PARAM;
@@ -245,8 +263,9 @@ static void add_inputs(struct mpp_builder *b)
 {
     for (int i = 0; i < b->model->n_inputs; i++) {
         const struct mpp_model_input *in = &b->model->inputs[i];
-        if (in->n_dims > MPP_GRAPH_MAX_DIMS) {
-            mpp_diag_error(b->diag, in->loc, "input \"%s\" has more than %d dimensions", in->name, MPP_GRAPH_MAX_DIMS);
+        if (in->n_dims > MPP_GRAPH_MAX_DIMS || too_large(in->dims, in->n_dims)) {
+            mpp_diag_error(b->diag, in->loc, "input \"%s\" has too many %s", in->name,
+                           in->n_dims > MPP_GRAPH_MAX_DIMS ? "dimensions" : "elements");
             mpp_names_put(b->values, in->name, FAILED);
             continue;
         }
@@ -313,6 +332,23 @@ static bool item_inputs(struct mpp_builder *b, const struct mpp_layer *layer, in
     return ok;
 }
 
+/* Only Reshape knows what sizes of 0 and -1 mean. */
+static bool sizes_positive(struct mpp_builder *b, const struct mpp_attrs *attrs, const struct mpp_layer *layer)
+{
+    if (layer->build == mpp_layer_reshape)
+        return true;
+    for (int i = 0; i < attrs->n; i++) {
+        const struct mpp_attr *a = &attrs->attr[i];
+        for (int d = 0; a->type == MPP_ATTR_DIMS && d < a->n; d++) {
+            if (a->dims[d].size < 1) {
+                mpp_build_error(b, "%s: a size must be positive, not %lld", a->name, (long long)a->dims[d].size);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 static void build_item(struct mpp_builder *b)
 {
     const struct mpp_item *item = b->item;
@@ -321,6 +357,7 @@ static void build_item(struct mpp_builder *b)
     mpp_id in[MPP_BUILD_MAX_IO], out[MPP_BUILD_MAX_IO];
     int n_in = 0, n_out = 1;
     bool ok = layer && mpp_attrs_read(b->arena, b->diag, item, layer->attrs, &attrs) == MPP_OK;
+    ok = ok && sizes_positive(b, &attrs, layer);
     ok = layer && item_inputs(b, layer, &n_in, in) && ok;
     if (ok) {
         for (int k = n_in; k < MPP_BUILD_MAX_IO; k++)

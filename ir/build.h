@@ -15,6 +15,7 @@
 #include "ir/shape.h"
 
 enum { MPP_BUILD_MAX_IO = 64 };
+#define MPP_BUILD_MAX_ELEMENTS ((int64_t)1 << 56) /* of a tensor: bytes and sums stay far from overflow */
 enum { MPP_BUILD_FAILED = -2 };  /* in place of a tensor: reported before, say no more */
 
 struct mpp_builder {
@@ -57,7 +58,7 @@ struct mpp_param_spec {
     const struct mpp_size *dims;  /* as the ops use it */
     int n_published;
     int64_t published_dims[MPP_GRAPH_MAX_DIMS];
-    const char *init;             /* "normal(0, std)", expressions over the item's environment */
+    const char *init;             /* as mpp_attrs_read gives an attribute of type init: "normal(0,0.02)" */
     int64_t fan_in;               /* for kaiming_uniform */
 };
 

@@ -133,12 +133,23 @@ static void merge_factor(struct mpp_factor *to, const struct mpp_factor *from)
         to->size.name = from->size.name;
 }
 
-/* Number the classes in the order of the first op's first result; every member must walk all of them, once each. */
+/* The operand of OP whose dimensions give the loops their order: a result that has all factors, else an input. */
+static const struct mpp_rule_operand *loop_order(const struct mpp_gop *op)
+{
+    for (int k = 0; k < op->n_out + op->n_in; k++) {
+        const struct mpp_rule_operand *o = &op->rule->operand[k < op->n_out ? op->n_in + k : k - op->n_out];
+        if (covers(op->rule, o))
+            return o;
+    }
+    return &op->rule->operand[op->n_in];
+}
+
+/* Number the classes in the order of the first op's loops; every member must walk all of them, once each. */
 static bool number_factors(struct fit *f)
 {
     memset(f->number, -1, sizeof f->number);
     const struct mpp_gop *first = op_of(f, 0);
-    const struct mpp_rule_operand *o = &first->rule->operand[first->n_in];
+    const struct mpp_rule_operand *o = loop_order(first);
     for (int d = 0; d < o->n_dims; d++) {
         if (o->dim[d].n > 0 && !new_number(f, 0, o->dim[d].factor[0]))
             return false;

@@ -48,15 +48,15 @@ static const struct mpp_layer layers[] = {
     {"Split", "axis:int=0, num_outputs:int, sizes:ints", 1, 1, mpp_layer_split},
     {"Concat", "axis:int*, stack:bool=false", 1, MANY, mpp_layer_concat},
     {"Constant", "shape:dims, value:float*", 0, 0, mpp_layer_constant},
-    {"Parameter", "shape:dims*, init:string=zeros, published:string", 0, 0, mpp_layer_parameter},
+    {"Parameter", "shape:dims*, init:init=zeros, published:string", 0, 0, mpp_layer_parameter},
     {"Linear",
      "units:dims*, contract:int=1, bias:bool=true, " WEIGHTS
-     "bias_name:string, weight_layout:{out_in|in_out}=out_in, init:string=kaiming_uniform, bias_init:string=zeros, "
+     "bias_name:string, weight_layout:{out_in|in_out}=out_in, init:init=kaiming_uniform, bias_init:init=zeros, "
      "activation:{relu|gelu|gelu_tanh|tanh|sigmoid}",
      1, 1, mpp_layer_linear},
-    {"Embedding", "num_embeddings:dims*, embedding_dim:dims*, " WEIGHTS "init:string=normal(0,1)", 1, 1,
+    {"Embedding", "num_embeddings:dims*, embedding_dim:dims*, " WEIGHTS "init:init=normal(0,1)", 1, 1,
      mpp_layer_embedding},
-    {"PositionEmbedding", "max_positions:dims*, embedding_dim:dims*, " WEIGHTS "init:string=normal(0,1)", 1, 1,
+    {"PositionEmbedding", "max_positions:dims*, embedding_dim:dims*, " WEIGHTS "init:init=normal(0,1)", 1, 1,
      mpp_layer_position_embedding},
     {"LayerNormalization", "epsilon:float=1e-5, affine:bool=true, bias:bool=true, weight_name:string, bias_name:string",
      1, 1, mpp_layer_layer_normalization},

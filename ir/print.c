@@ -153,38 +153,9 @@ static void print_tensor(const struct mpp_graph *g, const struct mpp_gtensor *t,
 
 /* ---- rules, as comments ---- */
 
-static void print_operand(const struct mpp_rule *rule, int o, unsigned *seen, FILE *out)
+static void print_rule(const struct mpp_graph *g, const struct mpp_rule *rule, FILE *out)
 {
-    const struct mpp_rule_operand *operand = &rule->operand[o];
-    if (operand->n_dims < 0)
-        fputs(" -", out);
-    for (int d = 0; d < operand->n_dims; d++) {
-        const struct mpp_rule_dim *dim = &operand->dim[d];
-        fputs(dim->n == 0 ? " 1" : dim->n > 1 ? " (" : " ", out);
-        for (int k = 0; k < dim->n; k++) {
-            int f = dim->factor[k];
-            fprintf(out, "%s%c", k ? " " : "", rule->factor[f].letter);
-            if (!(*seen >> f & 1) && rule->factor[f].kind != MPP_FACTOR_FREE)
-                putc(" +~!^"[rule->factor[f].kind], out);
-            *seen |= 1u << f;
-        }
-        if (dim->n > 1)
-            putc(')', out);
-    }
-}
-
-static void print_rule(const struct mpp_rule *rule, FILE *out)
-{
-    unsigned seen = 0;
-    fputs("#", out);
-    for (int o = 0; o < rule->n_in + rule->n_out; o++) {
-        if (o == rule->n_in)
-            fputs(" ->", out);
-        else if (o)
-            putc(',', out);
-        print_operand(rule, o, &seen, out);
-    }
-    fputs(rule->linear ? " (linear)\n" : "\n", out);
+    fprintf(out, "# %s%s\n", mpp_rule_to_text(g->arena, rule), rule->linear ? " (linear)" : "");
 }
 
 /* ---- ops ---- */
@@ -245,7 +216,7 @@ static void print_op(const struct mpp_graph *g, const struct mpp_gop *op, const 
     putc('\n', out);
     fputs(indent, out);
     fputs("   ", out);
-    print_rule(op->rule, out);
+    print_rule(g, op->rule, out);
 }
 
 static void print_reference(const struct mpp_graph *g, const char *what, mpp_id id, FILE *out)
@@ -277,7 +248,7 @@ void mpp_graph_print(const struct mpp_graph *g, FILE *out)
         fputs(" -> ", out);
         print_list(g, group->n_out, group->out, out);
         putc(' ', out);
-        print_rule(group->rule, out);
+        print_rule(g, group->rule, out);
         for (int m = 0; m < group->n_ops; m++)
             print_op(g, &g->ops[group->ops[m]], "  ", out);
     }

@@ -142,3 +142,34 @@ bool mpp_rule_text_parse(const char *text, struct mpp_rule_text *out)
         }
     }
 }
+
+/* ---- and back to text ---- */
+
+static const char *dim_text(struct mpp_arena *arena, const struct mpp_rule *rule, const struct mpp_rule_dim *dim,
+                            unsigned *seen)
+{
+    const char *text = dim->n == 0 ? "1" : "";
+    for (int k = 0; k < dim->n; k++) {
+        int f = dim->factor[k];
+        enum mpp_factor_kind kind = rule->factor[f].kind;
+        bool mark = kind != MPP_FACTOR_FREE && !(*seen >> f & 1);
+        text = mpp_arena_printf(arena, "%s%s%c%.1s", text, k ? " " : "", rule->factor[f].letter,
+                                mark ? &" +~!^"[kind] : "");
+        *seen |= 1u << f;
+    }
+    return dim->n > 1 ? mpp_arena_printf(arena, "(%s)", text) : text;
+}
+
+const char *mpp_rule_to_text(struct mpp_arena *arena, const struct mpp_rule *rule)
+{
+    const char *text = "";
+    unsigned seen = 0;
+    for (int o = 0; o < rule->n_in + rule->n_out; o++) {
+        const struct mpp_rule_operand *operand = &rule->operand[o];
+        const char *separator = o == rule->n_in ? (o ? " -> " : "-> ") : o ? ", " : "";
+        text = mpp_arena_printf(arena, "%s%s%s", text, separator, operand->n_dims < 0 ? "-" : "");
+        for (int d = 0; d < operand->n_dims; d++)
+            text = mpp_arena_printf(arena, "%s%s%s", text, d ? " " : "", dim_text(arena, rule, &operand->dim[d], &seen));
+    }
+    return text;
+}

@@ -61,6 +61,9 @@ int mpp_rule_find(const struct mpp_rule *rule, int operand, int factor);
 /* May a mesh axis of size K (the product of all axes on it) split FACTOR? */
 bool mpp_rule_can_split(const struct mpp_rule *rule, int factor, int k);
 
+/* The rule as text in ARENA: "i j k+, k l -> i j l"; a left-out operand is "-". */
+const char *mpp_rule_to_text(struct mpp_arena *arena, const struct mpp_rule *rule);
+
 /* The factors of GROUP's op number MEMBER as numbers of the group's own factors: OUT_FACTOR [factors of the op's rule]. */
 void mpp_group_factors(const struct mpp_graph *g, const struct mpp_group *group, int member, int8_t *out_factor);
 
