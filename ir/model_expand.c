@@ -1,20 +1,25 @@
 #include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ir/model_internal.h"
 #include "ir/model_names.h"
 
-enum { MAX_NESTING = 1024 };
+enum { MAX_NESTING = 1024, MAX_NAME = 256, MAX_PATH_LEVELS = 4 };
 
 /* A scope being expanded: the graph, a block's body, one iteration of a loop. */
 struct frame {
-    const struct frame *up;     /* whose names are seen too; NULL at the top and in a block */
+    struct frame *up;           /* whose names are seen too; NULL at the top and in a block */
+    struct frame *outer;        /* what it is expanded in; NULL at the top */
+    const struct mpp_xml *call; /* the <call> of a block's body; NULL otherwise */
     int table;                  /* of its own names */
     const char *prefix;         /* "h.3.attn", or "" */
     const char *x;              /* what %x is; NULL: nothing */
     const char *prev;           /* the previous op's first output; NULL: none yet */
     const struct mpp_env *env;
-    const char *path;           /* call path, NULL at the top */
+    const char *path;           /* call path, made when first needed; NULL at the top */
 };
 
 struct state {
@@ -22,6 +27,7 @@ struct state {
     struct mpp_model_names names;
     struct mpp_model_names scratch;   /* counters for unnamed ops */
     size_t cap_items;
+    int64_t bytes;              /* of text made so far */
     int n_tables, steps, nesting, repeat_depth, call_depth;
     int repeat, index;          /* outermost loop now being expanded; -1 */
     const char *repeat_name;
@@ -30,25 +36,80 @@ struct state {
 
 static void expand_body(struct state *st, struct frame *f, const struct mpp_xml *first);
 
-static struct mpp_eval at(struct state *st, const struct frame *f, const struct mpp_xml *node, const char *attr)
+/* Like printf into the arena, but counted: expansion must not eat all memory. */
+__attribute__((format(printf, 2, 3))) static const char *text(struct state *st, const char *fmt, ...)
+{
+    va_list ap;
+    char *s = NULL;
+    va_start(ap, fmt);
+    int len = vasprintf(&s, fmt, ap);
+    va_end(ap);
+    if (len < 0)
+        return "";
+    const char *copy = mpp_arena_strndup(st->r->arena, s, (size_t)len);
+    free(s);
+    st->bytes += len;
+    return copy;
+}
+
+/* "in block "f", called as h.3.attn at gpt.xml:58", innermost first. */
+static const char *path_of(struct state *st, struct frame *f)
+{
+    int levels = 0;
+    const char *path = NULL;
+    for (struct frame *g = f; g && !f->path; g = g->outer) {
+        if (!g->call)
+            continue;
+        if (++levels > MAX_PATH_LEVELS) {
+            path = text(st, "%s, ...", path);
+            break;
+        }
+        path = text(st, "%s%sin block \"%s\", called%s%s at %s:%d", path ? path : "", path ? ", " : "",
+                    mpp_xml_get(g->call, "block"), *g->prefix ? " as " : "", g->prefix, g->call->loc.file,
+                    g->call->loc.line);
+    }
+    if (!f->path)
+        f->path = path;
+    return f->path;
+}
+
+static struct mpp_eval at(struct state *st, struct frame *f, const struct mpp_xml *node, const char *attr)
 {
     struct mpp_eval ev = mpp_reader_attr(st->r, node, f->env, attr);
-    ev.path = f->path;
+    ev.path = path_of(st, f);
     return ev;
 }
 
-static const char *joined(struct mpp_arena *arena, const char *prefix, const char *name)
+static const char *joined(struct state *st, const char *prefix, const char *name)
 {
     if (!*prefix)
         return name;
-    return *name ? mpp_arena_printf(arena, "%s.%s", prefix, name) : prefix;
+    return *name ? text(st, "%s.%s", prefix, name) : prefix;
+}
+
+/* Count one element; false when expansion must end. */
+static bool step(struct state *st, struct frame *f, const struct mpp_xml *node)
+{
+    if (st->stop || st->r->faults > MPP_MAX_FAULTS)
+        return false;
+    if (++st->steps <= MPP_MAX_STEPS && st->nesting <= MAX_NESTING && st->bytes <= MPP_MAX_TEXT_BYTES)
+        return true;
+    struct mpp_eval ev = at(st, f, node, NULL);
+    if (st->steps > MPP_MAX_STEPS)
+        mpp_eval_error(&ev, "the model takes over %d steps to expand", MPP_MAX_STEPS);
+    else if (st->nesting > MAX_NESTING)
+        mpp_eval_error(&ev, "blocks, loops and ifs are nested over %d deep", MAX_NESTING);
+    else
+        mpp_eval_error(&ev, "the model's names take over %d MiB when expanded", MPP_MAX_TEXT_BYTES >> 20);
+    st->stop = true;
+    return false;
 }
 
 /* ---- names and wiring ---- */
 
 static bool good_name(const char *name)
 {
-    if (*name == '.' || *name == '-' || *name == '\0' || name[strlen(name) - 1] == '.' || strstr(name, ".."))
+    if (strlen(name) > MAX_NAME || *name == '.' || *name == '-' || *name == '\0' || name[strlen(name) - 1] == '.' || strstr(name, ".."))
         return false;
     for (; *name; name++) {
         if (!isalnum((unsigned char)*name) && !strchr("_.-", *name))
@@ -57,16 +118,22 @@ static bool good_name(const char *name)
     return true;
 }
 
+static void bad_name(const struct mpp_eval *ev, const char *name)
+{
+    mpp_eval_error(ev, "\"%.80s\" is not a name: letters, digits, _, - and single dots inside, at most %d", name,
+                   MAX_NAME);
+}
+
 /* Give VALUE the local NAME in F; both the local and the full name must be free. */
 static bool declare(struct state *st, struct frame *f, const struct mpp_xml *node, const char *name, const char *value)
 {
     struct mpp_eval ev = at(st, f, node, NULL);
-    const char *full = joined(st->r->arena, f->prefix, name);
+    const char *full = joined(st, f->prefix, name);
     const struct mpp_model_name *other = mpp_model_names_find(&st->names, f->table, name);
     if (!other)
         other = mpp_model_names_find(&st->names, MPP_MODEL_NAMES_FULL, full);
     if (!good_name(name)) {
-        mpp_eval_error(&ev, "\"%.80s\" is not a name: letters, digits, _, - and single dots inside", name);
+        bad_name(&ev, name);
         return false;
     }
     if (other) {
@@ -85,19 +152,19 @@ static const char *unnamed(struct state *st, struct frame *f, const struct mpp_x
     char *base = mpp_arena_strdup(arena, node->name);
     for (char *s = base; *s; s++)
         *s = (char)tolower((unsigned char)*s);
-    const char *first = joined(arena, f->prefix, base), *full = first;
+    const char *first = joined(st, f->prefix, base), *full = first;
     struct mpp_model_name *counter = mpp_model_names_find(&st->scratch, 0, first);
     if (!counter)
         counter = mpp_model_names_put(&st->scratch, 0, first, "", 0);
     if (++counter->count > 1)
-        full = mpp_arena_printf(arena, "%s_%d", first, counter->count);
+        full = text(st, "%s_%d", first, counter->count);
     while (mpp_model_names_find(&st->names, MPP_MODEL_NAMES_FULL, full))
-        full = mpp_arena_printf(arena, "%s_%d", first, ++counter->count);
+        full = text(st, "%s_%d", first, ++counter->count);
     mpp_model_names_put(&st->names, MPP_MODEL_NAMES_FULL, full, full, node->loc.line);
     return full;
 }
 
-static const char *hint_for(struct state *st, const struct frame *f, const char *ref)
+static const char *hint_for(struct state *st, struct frame *f, const char *ref)
 {
     const char **names = mpp_arena_array(st->r->arena, st->names.n + 1, const char *);
     int n = 0;
@@ -113,22 +180,22 @@ static const char *hint_for(struct state *st, const struct frame *f, const char 
 }
 
 /* The value that REF means in F, or NULL after a report. */
-static const char *resolve(struct state *st, const struct frame *f, const struct mpp_eval *ev, const char *ref)
+static const char *resolve(struct state *st, struct frame *f, const struct mpp_eval *ev, const char *ref)
 {
     if (strcmp(ref, "%x") == 0) {
-        if (!f->x && f->up == NULL && f->path == NULL)
+        if (!f->x && !f->outer)
             mpp_eval_error(ev, "%%x is the input of a block or loop; there is none here");
         else if (!f->x)
             mpp_eval_error(ev, "%%x is empty here: nothing comes before the block or loop, and it has no in=");
         return f->x;
     }
     const char *value = NULL;
-    for (const struct frame *s = f; s && !value; s = s->up)
+    for (struct frame *s = f; s && !value; s = s->up)
         value = mpp_model_names_get(&st->names, s->table, ref);
     if (!value)
         value = mpp_model_names_get(&st->names, MPP_MODEL_NAMES_INPUTS, ref);
-    for (const struct frame *s = f; s && !value; s = s->up)
-        value = mpp_model_names_get(&st->names, MPP_MODEL_NAMES_FULL, joined(st->r->arena, s->prefix, ref));
+    for (struct frame *s = f; s && !value; s = s->up)
+        value = mpp_model_names_get(&st->names, MPP_MODEL_NAMES_FULL, joined(st, s->prefix, ref));
     if (!value)
         mpp_eval_error(ev, "no value \"%.80s\" before this%s", ref, hint_for(st, f, ref));
     return value;
@@ -157,13 +224,13 @@ static const char *next_word(struct mpp_arena *arena, const char **text)
 }
 
 /* The one value that in= of a call or loop names; the previous op's output without it. */
-static bool single_input(struct state *st, const struct frame *f, const struct mpp_xml *node, const char **out)
+static bool single_input(struct state *st, struct frame *f, const struct mpp_xml *node, const char **out)
 {
-    struct mpp_eval ev = at(st, f, node, "in");
     const char *in = mpp_xml_get(node, "in");
     *out = f->prev;
     if (!in)
         return true;
+    struct mpp_eval ev = at(st, f, node, "in");
     if (count_words(in) != 1) {
         mpp_eval_error(&ev, "in=\"%.80s\": <%s> takes one value, which is %%x inside", in, node->name);
         return false;
@@ -174,7 +241,7 @@ static bool single_input(struct state *st, const struct frame *f, const struct m
 
 /* ---- ops ---- */
 
-static bool wire_inputs(struct state *st, const struct frame *f, const struct mpp_xml *node, struct mpp_item *item)
+static bool wire_inputs(struct state *st, struct frame *f, const struct mpp_xml *node, struct mpp_item *item)
 {
     struct mpp_eval ev = at(st, f, node, "in");
     const char *in = mpp_xml_get(node, "in");
@@ -186,6 +253,7 @@ static bool wire_inputs(struct state *st, const struct frame *f, const struct mp
         return true;
     }
     item->n_in = count_words(in);
+    st->bytes += item->n_in * 32 + (int64_t)strlen(in);
     item->in = mpp_arena_array(st->r->arena, item->n_in, const char *);
     bool ok = true;
     for (int i = 0; i < item->n_in; i++) {
@@ -213,13 +281,13 @@ static bool name_outputs(struct state *st, struct frame *f, const struct mpp_xml
     bool ok = true;
     for (int i = 0; out && i < item->n_out; i++) {
         const char *word = next_word(arena, &out);
-        item->out[i] = joined(arena, f->prefix, word);
+        item->out[i] = joined(st, f->prefix, word);
         ok = declare(st, f, node, word, item->out[i]) && ok;
     }
     if (!name) {
         item->name = unnamed(st, f, node);
     } else {
-        item->name = joined(arena, f->prefix, name);
+        item->name = joined(st, f->prefix, name);
         const char *value = item->out[0] ? item->out[0] : item->name;
         if (strcmp(value, item->name) != 0 || !item->out[0])
             ok = declare(st, f, node, name, value) && ok;
@@ -232,7 +300,7 @@ static bool name_outputs(struct state *st, struct frame *f, const struct mpp_xml
 static void expand_op(struct state *st, struct frame *f, const struct mpp_xml *node)
 {
     struct mpp_model *m = st->r->model;
-    struct mpp_item item = {.type = node->name, .scope = f->prefix, .loc = node->loc, .path = f->path,
+    struct mpp_item item = {.type = node->name, .scope = f->prefix, .loc = node->loc, .path = path_of(st, f),
                             .repeat = st->repeat, .index = st->index, .repeat_name = st->repeat_name,
                             .xml = node, .env = f->env};
     if (m->n_items >= MPP_MAX_ITEMS) {
@@ -271,7 +339,7 @@ static const struct mpp_xml *first_op(const struct mpp_block *block)
 }
 
 /* Evaluate the arguments of a call: given ones where the call stands, defaults where the block does. */
-static struct mpp_env *bind_args(struct state *st, const struct frame *f, const struct mpp_xml *call,
+static struct mpp_env *bind_args(struct state *st, struct frame *f, const struct mpp_xml *call,
                                  const struct mpp_block *block)
 {
     struct mpp_arena *arena = st->r->arena;
@@ -282,37 +350,30 @@ static struct mpp_env *bind_args(struct state *st, const struct frame *f, const 
     struct mpp_env *env = mpp_arena_array(arena, 1, struct mpp_env);
     *env = (struct mpp_env){.up = st->r->globals, .bind = bind};
     for (const struct mpp_xml *c = block->xml->first; env->n < n; c = c->next) {
-        const char *name = mpp_xml_get(c, "name"), *text = mpp_xml_get(call, name);
-        struct mpp_eval ev = text ? at(st, f, call, name) : mpp_reader_attr(st->r, c, env, "default");
+        const char *name = mpp_xml_get(c, "name"), *given = mpp_xml_get(call, name);
+        st->bytes += 64 + (int64_t)(given ? strlen(given) : 0);
+        struct mpp_eval ev = given ? at(st, f, call, name) : mpp_reader_attr(st->r, c, env, "default");
         struct mpp_binding *b = &bind[env->n];
         enum mpp_value_type type;
         *b = (struct mpp_binding){.name = name};
         struct mpp_eval type_ev = mpp_reader_attr(st->r, c, NULL, "type");
         if (!mpp_check_type(&type_ev, mpp_xml_get(c, "type"), &type) ||
-            !mpp_typed_value(&ev, text ? text : mpp_xml_get(c, "default"), type, &b->value, &b->text))
+            !mpp_typed_value(&ev, given ? given : mpp_xml_get(c, "default"), type, &b->value, &b->text))
             return NULL;
         env->n++;
     }
     return env;
 }
 
-static const char *call_path(struct state *st, const struct frame *f, const struct mpp_xml *node, const char *block,
-                             const char *scope)
+static bool may_call(struct state *st, struct frame *f, const struct mpp_xml *node, const struct mpp_block *block)
 {
-    const char *as = *scope ? mpp_arena_printf(st->r->arena, " as %s", scope) : "";
-    return mpp_arena_printf(st->r->arena, "in block \"%s\", called%s at %s:%d%s%s", block, as, node->loc.file,
-                            node->loc.line, f->path ? ", " : "", f->path ? f->path : "");
-}
-
-static bool may_call(struct state *st, const struct frame *f, const struct mpp_xml *node, const struct mpp_block *block)
-{
+    if (!block->active && st->call_depth < MPP_MAX_CALL_DEPTH)
+        return true;
     struct mpp_eval ev = at(st, f, node, "block");
     if (block->active)
         mpp_eval_error(&ev, "block \"%s\" is called from within itself; this would not end", block->name);
-    else if (st->call_depth >= MPP_MAX_CALL_DEPTH)
-        mpp_eval_error(&ev, "calls are nested over %d deep", MPP_MAX_CALL_DEPTH);
     else
-        return true;
+        mpp_eval_error(&ev, "calls are nested over %d deep", MPP_MAX_CALL_DEPTH);
     return false;
 }
 
@@ -320,14 +381,13 @@ static void expand_call(struct state *st, struct frame *f, const struct mpp_xml 
 {
     const char *name = mpp_xml_get(node, "name");
     struct mpp_block *block = find_block(st->r, mpp_xml_get(node, "block"));
-    struct frame body = {.table = st->n_tables++};
+    struct frame body = {.table = st->n_tables++, .outer = f, .call = node};
     if (!may_call(st, f, node, block) || !single_input(st, f, node, &body.x))
         return;
     body.env = bind_args(st, f, node, block);
     if (!body.env)
         return;
-    body.prefix = joined(st->r->arena, f->prefix, name ? name : "");
-    body.path = call_path(st, f, node, block->name, body.prefix);
+    body.prefix = joined(st, f->prefix, name ? name : "");
     body.prev = body.x;
     block->active = true;
     st->call_depth++;
@@ -346,7 +406,7 @@ struct loop {
     int64_t start, count;
 };
 
-static bool read_loop(struct state *st, const struct frame *f, const struct mpp_xml *node, struct loop *out)
+static bool read_loop(struct state *st, struct frame *f, const struct mpp_xml *node, struct loop *out)
 {
     struct mpp_eval ev = at(st, f, node, "count");
     *out = (struct loop){.name = mpp_xml_get(node, "name"), .index = mpp_xml_get(node, "index")};
@@ -365,7 +425,7 @@ static bool read_loop(struct state *st, const struct frame *f, const struct mpp_
     return single_input(st, f, node, &out->x) && ok;
 }
 
-static const struct mpp_env *loop_env(struct state *st, const struct frame *f, const struct loop *loop, int64_t i)
+static const struct mpp_env *loop_env(struct state *st, struct frame *f, const struct loop *loop, int64_t i)
 {
     if (!loop->index)
         return f->env;
@@ -380,28 +440,27 @@ static const struct mpp_env *loop_env(struct state *st, const struct frame *f, c
 
 static void expand_repeat(struct state *st, struct frame *f, const struct mpp_xml *node)
 {
-    struct mpp_arena *arena = st->r->arena;
     struct loop loop;
     if (!read_loop(st, f, node, &loop))
         return;
     bool outermost = st->repeat < 0 && loop.count > 0;
-    const char *scope = joined(arena, f->prefix, loop.name);
+    const char *scope = joined(st, f->prefix, loop.name);
     if (outermost) {
         st->repeat = st->r->model->n_repeats++;
         st->repeat_name = *scope ? scope : "repeat";
     }
     st->repeat_depth++;
     for (int64_t k = 0; k < loop.count && !st->stop; k++) {
-        const char *number = mpp_arena_printf(arena, "%lld", (long long)(loop.start + k));
-        struct frame body = {.up = f, .table = st->n_tables++, .x = loop.x, .prev = loop.x, .path = f->path};
-        body.prefix = joined(arena, scope, number);
+        const char *number = text(st, "%lld", (long long)(loop.start + k));
+        struct frame body = {.up = f, .outer = f, .table = st->n_tables++, .x = loop.x, .prev = loop.x};
+        body.prefix = joined(st, scope, number);
         body.env = loop_env(st, f, &loop, loop.start + k);
         if (outermost)
             st->index = (int)k;
         expand_body(st, &body, node->first);
         loop.x = body.prev;
-        if (++st->steps > MPP_MAX_STEPS)
-            break; /* the next element reports it */
+        if (!step(st, f, node))
+            break;
         if (loop.x && !mpp_model_names_find(&st->names, MPP_MODEL_NAMES_FULL, body.prefix))
             mpp_model_names_put(&st->names, MPP_MODEL_NAMES_FULL, body.prefix, loop.x, node->loc.line);
     }
@@ -417,18 +476,13 @@ static void expand_repeat(struct state *st, struct frame *f, const struct mpp_xm
 
 /* ---- bodies ---- */
 
-/* Count one element; false when expansion must end. */
-static bool step(struct state *st, const struct frame *f, const struct mpp_xml *node)
+/* The value of test=; false after a report too. */
+static bool holds(struct state *st, struct frame *f, const struct mpp_xml *node, const char *test)
 {
-    struct mpp_eval ev = at(st, f, node, NULL);
-    if (!st->stop && ++st->steps > MPP_MAX_STEPS)
-        mpp_eval_error(&ev, "the model takes over %d steps to expand", MPP_MAX_STEPS);
-    else if (!st->stop && st->nesting > MAX_NESTING)
-        mpp_eval_error(&ev, "blocks, loops and ifs are nested over %d deep", MAX_NESTING);
-    else if (!st->stop && st->r->faults <= MPP_MAX_FAULTS)
-        return true;
-    st->stop = true;
-    return false;
+    struct mpp_eval ev = at(st, f, node, "test");
+    bool wanted = false;
+    st->bytes += (int64_t)strlen(test);
+    return mpp_eval_bool(&ev, test, &wanted) && wanted;
 }
 
 static void expand_body(struct state *st, struct frame *f, const struct mpp_xml *first)
@@ -436,11 +490,7 @@ static void expand_body(struct state *st, struct frame *f, const struct mpp_xml 
     st->nesting++;
     for (const struct mpp_xml *c = first; c && step(st, f, c); c = c->next) {
         const char *test = mpp_xml_get(c, "test");
-        struct mpp_eval ev = at(st, f, c, "test");
-        bool wanted = true;
-        if (test && !mpp_eval_bool(&ev, test, &wanted))
-            continue;
-        if (!wanted)
+        if (test && !holds(st, f, c, test))
             continue;
         if (strcmp(c->name, "if") == 0)
             expand_body(st, f, c->first);
@@ -456,11 +506,20 @@ static void expand_body(struct state *st, struct frame *f, const struct mpp_xml 
 
 /* ---- what can be checked before expansion, once per element ---- */
 
+static void check_scope(struct mpp_reader *r, const struct mpp_xml *node)
+{
+    struct mpp_eval ev = mpp_reader_at(r, node, NULL);
+    const char *name = mpp_xml_get(node, "name");
+    if (name && *name && !good_name(name))
+        bad_name(&ev, name);
+}
+
 static void check_call(struct mpp_reader *r, const struct mpp_xml *node)
 {
     struct mpp_eval ev = mpp_reader_at(r, node, NULL);
     const char *name = mpp_xml_get(node, "block");
     mpp_check_leaf(&ev, node);
+    check_scope(r, node);
     if (!name) {
         mpp_eval_error(&ev, "<call> needs the attribute \"block\"");
         return;
@@ -493,6 +552,7 @@ static void check_body(struct mpp_reader *r, const struct mpp_xml *first)
             mpp_check_attrs(&ev, c, "name count* start index in test");
             if (index && !mpp_is_identifier(index))
                 mpp_eval_error(&ev, "index=\"%.80s\" is not a name: letters, digits and _", index);
+            check_scope(r, c);
             check_body(r, c->first);
         } else if (strcmp(c->name, "if") == 0) {
             mpp_check_attrs(&ev, c, "test*");
@@ -536,7 +596,7 @@ static void check_block(struct mpp_reader *r, const struct mpp_block *block)
 
 /* ---- the graph ---- */
 
-static void resolve_loss(struct state *st, const struct frame *top, const struct mpp_xml *training)
+static void resolve_loss(struct state *st, struct frame *top, const struct mpp_xml *training)
 {
     struct mpp_eval ev = mpp_reader_attr(st->r, training, st->r->globals, "loss");
     const char *loss = mpp_xml_get(training, "loss");

@@ -14,6 +14,7 @@ enum {
     MPP_MAX_REPEAT_DEPTH = 32,
     MPP_MAX_CALL_DEPTH = 32,
     MPP_MAX_INCLUDE_DEPTH = 8,
+    MPP_MAX_TEXT_BYTES = 512 << 20, /* of names and paths made in expansion */
     MPP_MAX_FAULTS = 200,        /* expansion gives up after so many */
 };
 
