@@ -3,6 +3,8 @@
  * A value's gradient is the sum of what its consumers contribute. The sum is appended with the last contribution,
  * so that everything appended while one layer is walked belongs to that layer, and the backward ops of a layer are
  * contiguous. */
+#include <assert.h>
+
 #include "ir/graph_edit.h"
 #include "ir/op.h"
 #include "ir/pass.h"
@@ -92,12 +94,10 @@ static enum mpp_status accumulate(struct walk *w, mpp_id param, mpp_id at)
     return MPP_OK;
 }
 
-/* A contribution to the gradient of T; -1: none. */
+/* A contribution to the gradient of T. */
 static void contribute(struct walk *w, mpp_id t, mpp_id contribution)
 {
     struct contributions *s = &w->sum[t];
-    if (contribution < 0)
-        return;
     s->id = mpp_arena_grow(w->arena, s->id, &s->cap, (size_t)s->n + 1, sizeof *s->id);
     s->id[s->n++] = contribution;
 }
@@ -121,6 +121,15 @@ static enum mpp_status finish(struct walk *w, mpp_id t, mpp_id at)
     return w->gradient[t] < 0 ? MPP_INVALID : MPP_OK;
 }
 
+/* A gradient has the shape of its value. */
+static bool same_shape(const struct mpp_gtensor *a, const struct mpp_gtensor *b)
+{
+    bool same = a->n_dims == b->n_dims;
+    for (int d = 0; same && d < a->n_dims; d++)
+        same = a->dims[d].size == b->dims[d].size && a->dims[d].per_batch == b->dims[d].per_batch;
+    return same;
+}
+
 /* Append the gradient of the forward op O. */
 static enum mpp_status differentiate(struct walk *w, mpp_id o)
 {
@@ -139,9 +148,12 @@ static enum mpp_status differentiate(struct walk *w, mpp_id o)
     struct mpp_grad_in in = {.g = g, .diag = w->diag, .op = o, .dout = dout, .want = want, .din = din};
     if (flows)
         MPP_TRY(mpp_op_info(g->ops[o].kind)->grad(&in));
-    for (int k = 0; k < n_in; k++)
-        if (want[k])
-            contribute(w, g->ops[o].in[k], din[k]);
+    for (int k = 0; k < n_in; k++) {
+        if (!want[k] || din[k] < 0)
+            continue;
+        assert(same_shape(&g->tensors[g->ops[o].in[k]], &g->tensors[din[k]]));
+        contribute(w, g->ops[o].in[k], din[k]);
+    }
     for (int k = 0; k < n_in; k++) {
         mpp_id t = g->ops[o].in[k];
         bool again = false; /* the same tensor twice */

@@ -13,7 +13,7 @@ static enum mpp_status backward(struct mpp_grad_in *in, int kind, int n_in, cons
     proto.phase = MPP_PHASE_BACKWARD;
     proto.forward = in->op;
     proto.item_type = NULL;
-    proto.name = mpp_arena_printf(g->arena, "%s.grad", proto.name);
+    proto.name = mpp_arena_printf(g->arena, "%s.backward", proto.name);
     mpp_id op = mpp_graph_add_op(g, in->diag, kind, &proto, n_in, operands, attrs, names);
     for (int k = 0; k < n_out && op >= 0; k++)
         if (in->want[k])

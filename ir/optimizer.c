@@ -25,6 +25,7 @@ static struct mpp_gop proto_for(const struct mpp_graph *g, mpp_id p, const char 
     const struct mpp_gop *accumulate = &g->ops[g->tensors[t->info->gradient].op];
     if (accumulate->repeat == t->repeat)
         proto.repeat_name = accumulate->repeat_name;
+    proto.scope = accumulate->scope;
     proto.loc = accumulate->loc;
     proto.path = accumulate->path;
     return proto;

@@ -38,7 +38,7 @@ struct step {
     struct mpp_graph *g;
 };
 
-/* models/FILE with a preset (NULL: none) and space-separated definitions, through autodiff and optimiser. */
+/* models/FILE with a preset (NULL: none) and space-separated definitions, through all passes. */
 static bool build(struct step *s, const char *file, const char *preset, const char *defines)
 {
     *s = (struct step){.arena = mpp_arena_new(), .diag = mpp_diag_new(stderr)};
@@ -52,7 +52,7 @@ static bool build(struct step *s, const char *file, const char *preset, const ch
     const char *path = mpp_arena_printf(s->arena, "%s/models/%s", root, file);
     bool ok = mpp_model_read(s->arena, s->diag, path, &options, &model) == MPP_OK &&
               mpp_graph_build(s->arena, s->diag, model, &s->g) == MPP_OK &&
-              mpp_pass_autodiff(&ctx, s->g) == MPP_OK && mpp_pass_optimizer(&ctx, s->g) == MPP_OK;
+              mpp_passes_run(&ctx, s->g) == MPP_OK;
     check(ok, "%s does not build", file);
     return ok;
 }
@@ -170,18 +170,19 @@ static void check_order(const char *file, const char *preset, const char *define
         close_step(&s);
         return;
     }
-    int runs[8][512] = {{0}}, layers = 0;
+    int runs[2][8][64] = {{{0}}}, layers = 0;
     for (mpp_id o = 0; o < s.g->n_ops; o++) {
         const struct mpp_gop *op = &s.g->ops[o], *last = o > 0 ? op - 1 : NULL;
         check(!last || last->phase <= op->phase, "%s: %s is out of order", file, op->name);
         for (int k = 0; k < op->n_in; k++)
             check(op->in[k] < 0 || s.g->tensors[op->in[k]].op < o, "%s: %s reads ahead", file, op->name);
         bool starts = !last || last->phase != op->phase || last->repeat != op->repeat || last->index != op->index;
-        if (op->repeat >= 0 && op->phase == MPP_PHASE_BACKWARD && starts) {
-            int *n = &runs[op->repeat % 8][op->index % 512];
-            check(++*n == 1, "%s: the backward of layer %d is not contiguous (%s)", file, op->index, op->name);
-            layers++;
-        }
+        if (op->repeat < 0 || op->phase < MPP_PHASE_BACKWARD || !starts)
+            continue;
+        bool update = op->phase == MPP_PHASE_UPDATE; /* one run of SquareSum, one of the optimiser */
+        int *n = &runs[update][op->repeat % 8][op->index % 64];
+        check(++*n <= 1 + update, "%s: layer %d is not contiguous (%s)", file, op->index, op->name);
+        layers++;
     }
     check(layers > 0, "%s has no layers", file);
     for (mpp_id t = 0; t < s.g->n_tensors; t++)
