@@ -7,9 +7,9 @@
 
 #include "planner/solver_internal.h"
 
-enum { DEFAULT_TABLE_LIMIT = 1 << 24 };
+enum { DEFAULT_TABLE_LIMIT = 1 << 24, GLPK_COLS = 6000 };
 static const double MAX_ENTRIES = 1e7;
-static const int64_t GLPK_WORK = INT64_C(400000000);
+static const int64_t GLPK_WORK = INT64_C(100000000);
 static const int64_t DEFAULT_WORK_LIMIT = INT64_C(20000000000);
 
 struct mpp_solver_settings mpp_solver_defaults(void)
@@ -332,24 +332,29 @@ static void solve_free(struct mpp_solver *s)
     mpp_solver_plan_free(plan);
 }
 
-/* Prices and labels; when nothing fits so far, the least peak. */
+/* Where nothing fits so far, the least peak: it finds a choice that fits, or a proof that none does. */
 static void solve_priced(struct mpp_solver *s, struct mpp_solver_info *info)
 {
     int32_t row = 0;
-    if (!s->tune.no_prices)
-        mpp_solver_price(s);
-    say(s, "priced");
     if (s->n_rows > 0 && s->upper >= MPP_SOLVER_INF) {
         info->least_peak_bytes = mpp_solver_least_peak(s, &row);
         info->least_peak_time = s->row_time[row];
         say(s, "least peak");
     }
+    if (!s->tune.no_prices && !mpp_solver_closed(s))
+        mpp_solver_price(s);
+    say(s, "priced");
 }
 
 static void solve_glpk(struct mpp_solver *s, struct mpp_solver_info *info)
 {
     struct mpp_solver_mip *m = mpp_solver_mip_new(s);
     int64_t bound;
+    if (m->n_cols > GLPK_COLS) {
+        mpp_solver_mip_free(m);
+        info->glpk_status = "too large";
+        return;
+    }
     info->glpk_rows = m->n_rows;
     info->glpk_cols = m->n_cols;
     info->choices_reduced = count_alive(s);

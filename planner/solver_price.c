@@ -14,13 +14,14 @@ enum { MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, MAX_ROUNDS = 10 };
 
 /* Elimination limits, entries: of the whole, and of one restricted to few choices. */
 static const double ROUND_ENTRIES[] = {2e8, 2e8, 2e8, 2e8, 2e8, 2e8, 4e8, 4e8, 4e8, 4e8};
-static const int ROUND_STEPS[] = {1, 4, 8, 16, 32, 90, 90, 90, 90, 90};
-static const double PLAN_ENTRIES = 4e8, SMALL_ENTRIES = 2e7;
-static const int64_t BEAM_LABELS = 2000000, EXACT_LABELS = 6000000;
+static const int ROUND_STEPS[] = {1, 4, 8, 16, 32, 90, 90, 90, 90, 90},
+                 MEMORY_STEPS[] = {12, 12, 16, 24, 32, 90, 90, 90, 90, 90};
+static const double PLAN_ENTRIES = 4e8, SMALL_ENTRIES = 2e7, LABEL_ENTRIES = 5e5;
+static const int64_t BEAM_LABELS = 500000, EXACT_LABELS = 6000000;
 
 struct pool {
     struct mpp_arena *arena;
-    int32_t n, n_active;
+    int32_t n, n_active, oldest;
     int32_t active[MAX_ACTIVE];
     int64_t *bytes[MAX_POOL];       /* [n_rows] */
     double costs[MAX_POOL];
@@ -31,8 +32,9 @@ struct dual {
     struct mpp_solver *s;
     struct mpp_solver_plan *plan;
     struct mpp_arena *arena;
-    struct pool pool;
+    struct pool *pool;
     int64_t *price, *best_price;    /* [n_rows] */
+    bool converged;
     int64_t best;                   /* the bound they gave, and how */
     struct mpp_solver_eval *best_eval;
     double dummy;
@@ -63,6 +65,7 @@ static bool activate(struct pool *p, const struct mpp_solver *s, const int64_t *
     return any;
 }
 
+/* Remember CHOICE; returns whether it tells the master something new. When full, the oldest goes. */
 static bool pool_add(struct pool *p, const struct mpp_solver *s, const int32_t *choice, double cost)
 {
     int64_t *bytes = mpp_arena_array(p->arena, s->n_rows + 1, int64_t);
@@ -71,12 +74,24 @@ static bool pool_add(struct pool *p, const struct mpp_solver *s, const int32_t *
     for (int32_t j = 0; j < p->n; j++)
         if (p->costs[j] == cost && memcmp(p->bytes[j], bytes, sizeof *bytes * (size_t)s->n_rows) == 0)
             return grew;
-    if (p->n == MAX_POOL)
-        return false;
-    p->bytes[p->n] = bytes;
-    p->costs[p->n] = cost;
-    p->choice[p->n++] = mpp_arena_memdup(p->arena, choice, sizeof *choice * (size_t)s->p->n_nodes);
+    int32_t at = p->n < MAX_POOL ? p->n++ : p->oldest++ % MAX_POOL;
+    p->bytes[at] = bytes;
+    p->costs[at] = cost;
+    if (!p->choice[at])
+        p->choice[at] = mpp_arena_array(p->arena, s->p->n_nodes, int32_t);
+    memcpy(p->choice[at], choice, sizeof *choice * (size_t)s->p->n_nodes);
     return true;
+}
+
+/* The rows have changed: gather the pool's bytes and the active rows again. */
+static void pool_refresh(struct pool *p, const struct mpp_solver *s)
+{
+    p->n_active = 0;
+    for (int32_t j = 0; j < p->n; j++) {
+        p->bytes[j] = mpp_arena_array(p->arena, s->n_rows + 1, int64_t);
+        mpp_solver_row_bytes(s, p->choice[j], p->bytes[j]);
+        activate(p, s, p->bytes[j]);
+    }
 }
 
 /* New prices on the rows from the master program; returns the mix's cost. */
@@ -185,7 +200,7 @@ static bool ascent_eval(struct dual *d, int32_t *choice, int64_t *out_bound, boo
         int64_t cost, b = ev->value - mpp_solver_capacity_value(s, d->price);
         mpp_solver_eval_choices(s, d->plan, ev, choice);
         cost = mpp_solver_offer(s, choice, NULL);
-        *out_new = cost < MPP_SOLVER_INF && s->n_rows > 0 && pool_add(&d->pool, s, choice, (double)cost);
+        *out_new = cost < MPP_SOLVER_INF && s->n_rows > 0 && pool_add(d->pool, s, choice, (double)cost);
         *out_bound = b;
         if (b > d->best) {
             d->best = b;
@@ -203,32 +218,43 @@ static bool ascent_eval(struct dual *d, int32_t *choice, int64_t *out_bound, boo
     return ok;
 }
 
+/* The point between the best prices and the master's: the master alone swings (Wentges, 1997). */
+static void smooth(struct dual *d)
+{
+    for (int32_t r = 0; r < d->s->n_rows; r++)
+        d->price[r] = d->price[r] / 2 + d->best_price[r] / 2;
+}
+
 static void ascent(struct dual *d, int max_steps)
 {
     struct mpp_solver *s = d->s;
     int32_t *choice = mpp_arena_array(d->arena, s->p->n_nodes, int32_t);
     double theta = 1;
+    bool smoothed = false;
     int stale = 0, steps = s->n_rows > 0 || d->plan->n_split > 0 ? max_steps : 1;
-    for (int step = 0; step < steps && stale < 12; step++) {
+    for (int step = 0; step < steps; step++) {
         int64_t before = d->best, b;
         bool fresh = false;
         if (!ascent_eval(d, choice, &b, &fresh))
             return;
-        if (s->set.log && getenv("MPP_T"))
-            fprintf(s->set.log, "  step %d b %lld best %lld upper %lld\n", step, (long long)b, (long long)d->best, (long long)s->upper);
-        bool rose = (double)(d->best - before) > 1e-5 * (double)(d->best > 0 ? d->best : 1);
+        bool rose = step == 0 || (double)(d->best - before) > 1e-5 * (double)(d->best > 0 ? d->best : 1);
         stale = rose ? 0 : stale + 1;
         theta = rose ? theta : theta * 0.85;
-        double mix = 0;
-        if (d->pool.n_active > 0 && d->pool.n > 0)
-            mix = master_prices(s, &d->pool, s->upper < MPP_SOLVER_INF ? (double)s->upper : d->dummy, false,
-                                (double)((int64_t)1 << MPP_SOLVER_PRICE_BITS), d->price);
-        double target = s->upper < MPP_SOLVER_INF ? (double)s->upper : mix;
-        double norm = shares_step(d, choice, 0);
+        double target = s->upper < MPP_SOLVER_INF ? (double)s->upper : d->dummy, norm = shares_step(d, choice, 0);
+        if (d->pool->n_active > 0 && d->pool->n > 0) {
+            double mix = master_prices(s, d->pool, target, false, (double)((int64_t)1 << MPP_SOLVER_PRICE_BITS),
+                                       d->price);
+            target = mix < target ? mix : target;
+            d->converged = norm == 0 && mix - (double)d->best <= 1e-6 * mix;
+        }
+        d->converged |= stale >= 15 || (norm == 0 && !fresh && !smoothed);
+        if (d->converged)
+            return;
+        smoothed = d->pool->n_active > 0 && (fresh || !smoothed) && d->best > INT64_MIN;
+        if (smoothed)
+            smooth(d);
         if (norm > 0 && target > (double)b)
             shares_step(d, choice, (int64_t)(theta * (target - (double)b) / norm) + 1);
-        else if (!fresh && norm == 0)
-            return; /* the master has seen it all */
     }
 }
 
@@ -275,12 +301,12 @@ static void restricted(struct dual *d, const struct mpp_solver_eval *ev, const i
     s->tune.force_split = false;
     for (int tries = 0; tries < 14; tries++, limit /= 3) {
         keep_within(s, d->plan, ev, class_cost, (int64_t)limit);
-        for (int32_t j = d->pool.n > 8 ? d->pool.n - 8 : 0; tries < 13 && j < d->pool.n; j++)
+        for (int32_t j = d->pool->n > 8 ? d->pool->n - 8 : 0; tries < 13 && j < d->pool->n; j++)
             for (int32_t i = 0; i < s->p->n_nodes; i++)
-                s->alive[s->choice_first[i] + d->pool.choice[j][i]] |= all[s->choice_first[i] + d->pool.choice[j][i]];
-        struct mpp_solver_plan *plan = mpp_solver_plan_new(s, SMALL_ENTRIES);
+                s->alive[s->choice_first[i] + d->pool->choice[j][i]] |= all[s->choice_first[i] + d->pool->choice[j][i]];
+        struct mpp_solver_plan *plan = mpp_solver_plan_new(s, s->n_rows > 0 ? LABEL_ENTRIES : SMALL_ENTRIES);
         if (plan && s->n_rows > 0 && !s->tune.no_labels) {
-            mpp_solver_label(s, plan, d->best_price, 24, BEAM_LABELS);
+            mpp_solver_label(s, plan, d->best_price, 16, BEAM_LABELS);
         } else if (plan) {
             struct mpp_solver_eval *sub = mpp_solver_eval_new(s, plan, d->best_price);
             int32_t *choice = mpp_arena_array(sub->arena, s->p->n_nodes, int32_t);
@@ -335,6 +361,8 @@ static void carry_prices(const struct mpp_solver *s, const int32_t *time, const 
 void mpp_solver_price(struct mpp_solver *s)
 {
     struct mpp_arena *keep = mpp_arena_new();
+    struct pool *pool = mpp_arena_array(keep, 1, struct pool);
+    pool->arena = keep;
     int32_t n_rows = s->n_rows;
     int32_t *time = mpp_arena_memdup(keep, s->row_time, sizeof *time * (size_t)n_rows);
     int64_t *price = mpp_arena_array(keep, n_rows + 1, int64_t);
@@ -343,27 +371,28 @@ void mpp_solver_price(struct mpp_solver *s)
         bool go_on = false;
         if (d.plan) {
             bool split = d.plan->n_split > 0;
-            d.pool.arena = d.arena;
+            d.pool = pool;
+            pool_refresh(pool, s);
             d.price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
             d.best_price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
             d.best = INT64_MIN;
             d.dummy = most_cost(s);
             carry_prices(s, time, price, n_rows, d.price);
             if (s->upper < MPP_SOLVER_INF && s->n_rows > 0)
-                pool_add(&d.pool, s, s->best, (double)s->upper);
-            ascent(&d, ROUND_STEPS[round]);
+                pool_add(pool, s, s->best, (double)s->upper);
+            ascent(&d, s->n_rows > 0 ? MEMORY_STEPS[round] : ROUND_STEPS[round]);
             int32_t gone = mpp_solver_closed(s) || mpp_solver_stopped(s) ? 0 : tighten(&d);
             if (gone > 0)
                 mpp_solver_dominance(s, s->n_rows > 0);
-            if (!split && s->n_rows > 0 && gone == 0 && !mpp_solver_closed(s) && !mpp_solver_stopped(s) &&
+            if (!split && s->n_rows > 0 && gone == 0 && d.converged && !mpp_solver_closed(s) && !mpp_solver_stopped(s) &&
                 !s->tune.no_labels)
                 mpp_solver_label(s, d.plan, d.best_price, 0, EXACT_LABELS);
             if (s->set.log)
-                fprintf(s->set.log, "solver: round %d: %d vars, %.3g entries, %d split, bound %lld best %lld gone %d, pool %d rows %d, work %lld\n", round, d.plan->n_vars, d.plan->entries, d.plan->n_split, (long long)s->bound, (long long)s->upper, gone, d.pool.n, d.pool.n_active, (long long)s->work);
+                fprintf(s->set.log, "solver: round %d: %d vars, %.3g entries, %d split, bound %lld best %lld gone %d, pool %d rows %d, work %lld\n", round, d.plan->n_vars, d.plan->entries, d.plan->n_split, (long long)s->bound, (long long)s->upper, gone, pool->n, pool->n_active, (long long)s->work);
             memcpy(price, d.best_price, sizeof *price * (size_t)s->n_rows);
             memcpy(time, s->row_time, sizeof *time * (size_t)s->n_rows);
             n_rows = s->n_rows;
-            go_on = gone > 0 || split;
+            go_on = gone > 0 || split || (s->n_rows > 0 && !d.converged);
         }
         mpp_solver_eval_free(d.best_eval);
         mpp_solver_plan_free(d.plan);
