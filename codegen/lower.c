@@ -52,8 +52,16 @@ static const char *identifier(struct mpp_arena *arena, const char *name, const c
     return id;
 }
 
-static int add_buffer(struct lower *l, mpp_id tensor, struct mpp_sharding s, enum mpp_buffer_kind kind,
-                      const char *repeat_name, int repeat, int index, const char *suffix)
+static const char *repeat_name(const struct mpp_graph *g, int repeat)
+{
+    for (int o = 0; repeat >= 0 && o < g->n_ops; o++)
+        if (g->ops[o].repeat == repeat)
+            return g->ops[o].repeat_name;
+    return NULL;
+}
+
+static int add_buffer(struct lower *l, mpp_id tensor, struct mpp_sharding s, enum mpp_buffer_kind kind, int repeat,
+                      int index, const char *suffix)
 {
     struct mpp_flat_program *p = l->p;
     const struct mpp_gtensor *t = &l->g->tensors[tensor];
@@ -63,9 +71,9 @@ static int add_buffer(struct lower *l, mpp_id tensor, struct mpp_sharding s, enu
     p->index = mpp_arena_grow(p->arena, p->index, &p->cap_layers, (size_t)p->n_buffers + 1, sizeof *p->index);
     struct mpp_buffer *b = &p->buffers[p->n_buffers];
     *b = (struct mpp_buffer){
-        .name = identifier(p->arena, t->name, repeat_name, index, suffix),
+        .name = identifier(p->arena, t->name, repeat_name(l->g, repeat), index, suffix),
         .tensor = tensor, .sharding = s, .dtype = t->dtype, .n_dims = t->n_dims, .kind = kind,
-        .cls = -1, .alias = -1, .carry_from = -1, .carry_in = {-1, -1},
+        .cls = -1, .alias = -1, .alias_layer = -1, .carry_from = -1, .carry_in = {-1, -1},
     };
     int64_t count = 1;
     for (int d = 0; d < t->n_dims; d++) {
@@ -258,8 +266,9 @@ static int emit_copy(struct lower *l, int c, int pos, int src, int target, bool 
         if (last && target >= 0)
             to = target;
         else {
-            to = add_buffer(l, copy->tensor, step->to, MPP_BUF_COPY, op->repeat_name, op->repeat, op->index,
-                            step_suffix(step->kind));
+            /* In place, the sum belongs to the layer whose memory it takes. */
+            to = add_buffer(l, copy->tensor, step->to, MPP_BUF_COPY, in_place ? l->p->repeat[at] : op->repeat,
+                            in_place ? l->p->index[at] : op->index, step_suffix(step->kind));
             if (in_place)
                 l->p->buffers[to].alias = at;
         }
@@ -302,14 +311,8 @@ static int resting_buffer(struct lower *l, mpp_id t)
     if (l->p->resting[t] >= 0)
         return l->p->resting[t];
     const struct mpp_gtensor *tensor = &l->g->tensors[t];
-    const char *repeat_name = NULL;
-    int repeat = tensor->repeat, index = tensor->index;
-    if (repeat >= 0)
-        for (int o = 0; o < l->g->n_ops && !repeat_name; o++)
-            if (l->g->ops[o].repeat == repeat)
-                repeat_name = l->g->ops[o].repeat_name;
     struct mpp_sharding s = l->made[t];
-    int b = add_buffer(l, t, s, home_kind(tensor), repeat_name, repeat, index, "");
+    int b = add_buffer(l, t, s, home_kind(tensor), tensor->repeat, tensor->index, "");
     l->p->resting[t] = b;
     l->home[t] = b;
     return b;
@@ -322,7 +325,7 @@ static int accum_buffer(struct lower *l, mpp_id acc)
     int a = l->producer[acc];
     const struct mpp_gop *op = first_op(l, a);
     l->made[acc] = wanted(l, a, l->g->groups[a].n_in);
-    l->home[acc] = add_buffer(l, acc, l->made[acc], MPP_BUF_ACCUM, op->repeat_name, op->repeat, op->index, "");
+    l->home[acc] = add_buffer(l, acc, l->made[acc], MPP_BUF_ACCUM, op->repeat, op->index, "");
     return l->home[acc];
 }
 
@@ -357,7 +360,7 @@ static bool lower_alias(struct lower *l, int group)
     const struct mpp_gop *op = first_op(l, group);
     int in = find_buffer(l, grp->in[0], grp->phase, wanted(l, group, 0));
     l->made[grp->out[0]] = wanted(l, group, 1);
-    int out = add_buffer(l, grp->out[0], l->made[grp->out[0]], MPP_BUF_VALUE, op->repeat_name, op->repeat, op->index, "");
+    int out = add_buffer(l, grp->out[0], l->made[grp->out[0]], MPP_BUF_VALUE, op->repeat, op->index, "");
     if (l->p->buffers[in].bytes != l->p->buffers[out].bytes) {
         struct mpp_flat *f = add_flat(l, MPP_INSTR_COMPUTE, grp->phase, op->repeat, op->index, 1, 1);
         f->instr.group = group;
@@ -431,7 +434,7 @@ static void lower_compute(struct lower *l, int group)
             b = accum_buffer(l, l->direct[t]);
             f->instr.mode[o] = l->direct_mode[t];
         } else {
-            b = add_buffer(l, t, l->made[t], MPP_BUF_VALUE, op->repeat_name, op->repeat, op->index, "");
+            b = add_buffer(l, t, l->made[t], MPP_BUF_VALUE, op->repeat, op->index, "");
             l->p->buffers[b].alias = updated;
         }
         l->home[t] = b;
@@ -482,10 +485,9 @@ static void start_scalar_sums(struct lower *l)
         int s = l->scalar_sum[t];
         if (s < 0 || l->sum_buffer[s] >= 0)
             continue;
-        const struct mpp_gop *op = first_op(l, s);
         mpp_id total = g->groups[s].out[0];
         l->made[total] = wanted(l, s, g->groups[s].n_in);
-        l->sum_buffer[s] = add_buffer(l, total, l->made[total], MPP_BUF_VALUE, op->repeat_name, -1, -1, "");
+        l->sum_buffer[s] = add_buffer(l, total, l->made[total], MPP_BUF_VALUE, -1, -1, "");
         add_flat(l, MPP_INSTR_ZERO, MPP_PHASE_UPDATE, -1, -1, 0, 1)->instr.out[0].buffer = l->sum_buffer[s];
     }
 }

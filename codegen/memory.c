@@ -77,9 +77,12 @@ static void touch(struct memory *m, struct mpp_bufref ref, int pos, const struct
     if (ref.buffer < 0)
         return;
     const struct mpp_buffer *buffers = m->prog->buffers;
-    int b = mpp_buffer_root(buffers, ref.buffer);
+    for (; buffers[ref.buffer].alias >= 0; ref.buffer = buffers[ref.buffer].alias)
+        if (buffers[ref.buffer].alias_layer >= 0)
+            ref.layer = buffers[ref.buffer].alias_layer;
+    int b = ref.buffer;
     if (!at->inside) {
-        touch_outside(m, (struct mpp_bufref){b, ref.layer}, pos, pos);
+        touch_outside(m, ref, pos, pos);
         return;
     }
     if (buffers[b].address == MPP_ADDR_CARRIED) {

@@ -46,6 +46,7 @@ struct mpp_buffer {
     enum mpp_buffer_address address;
     int64_t offset, stride;       /* in the arena */
     int alias;                    /* buffer whose memory this is (reshape, in place); -1 */
+    int alias_layer;              /* where `alias` is another layer's buffer: that layer; -1 */
     /* CARRIED: layer i of the class sees buffer `carry_from` (of the same class) of layer i + carry_step, where
      * carry_step is -1 or +1; the layer at that end of the class (the first for -1, the last for +1) sees `carry_in`. */
     struct mpp_bufref carry_in;

@@ -501,6 +501,7 @@ static void fix_aliases(struct roll *r)
             continue;
         struct mpp_bufref ref = li < 0 ? absolute(r, alias) : from_body(r, li, alias);
         r->prog->buffers[r->final_buffer[b]].alias = ref.buffer;
+        r->prog->buffers[r->final_buffer[b]].alias_layer = ref.layer;
     }
 }
 

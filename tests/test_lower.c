@@ -121,7 +121,7 @@ static int64_t rolled_address(const void *ctx, struct mpp_bufref ref, int layer,
     const struct mpp_buffer *b = &p->buffers[ref.buffer];
     int i = ref.layer >= 0 ? ref.layer : layer;
     if (b->alias >= 0)
-        return rolled_address(ctx, (struct mpp_bufref){b->alias, p->buffers[b->alias].cls >= 0 ? i : -1}, layer, out_bytes);
+        return rolled_address(ctx, (struct mpp_bufref){b->alias, b->alias_layer >= 0 ? b->alias_layer : i}, i, out_bytes);
     if (b->address == MPP_ADDR_CARRIED) {
         const struct mpp_layer_class *c = &p->classes[b->cls];
         int end = b->carry_step < 0 ? c->first : c->first + c->count - 1;
