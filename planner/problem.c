@@ -111,6 +111,7 @@ static void group_key(const struct mpp_build *b, const struct mpp_group *group, 
     }
     mpp_key_int(key, rule->n_factors * 2 + rule->linear);
     for (int f = 0; f < rule->n_factors; f++) {
+        mpp_key_int(key, rule->factor[f].letter);
         mpp_key_int(key, rule->factor[f].kind * 2 + rule->factor[f].even_only);
         key_size(key, rule->factor[f].size);
     }
@@ -183,68 +184,15 @@ static bool classify_groups(struct mpp_build *b)
     return true;
 }
 
-/* ---- nodes of groups ---- */
-
-/* The choices of all GROUPS in which the operands PLACE lie alike. */
-static struct mpp_tie_class *make_tie_class(struct mpp_build *b, int n, const int *groups, const int *place)
+static int *minus_ones(struct mpp_arena *arena, int n)
 {
-    struct mpp_tie_class *t = mpp_arena_array(b->arena, 1, struct mpp_tie_class);
-    struct mpp_group_class **c = mpp_arena_array(b->arena, n, struct mpp_group_class *);
+    int *v = mpp_arena_array(arena, n, int);
     for (int i = 0; i < n; i++)
-        c[i] = b->group[b->group_class_of[groups[i]]];
-    int most = c[n - 1]->n_choices, *pick = mpp_arena_array(b->arena, (size_t)n * (size_t)most, int);
-    t->n_groups = n;
-    for (int k = 0; k < most; k++) {
-        bool all = true;
-        for (int i = 0; i < n; i++) {
-            int j = n == 1 ? k : 0;
-            while (n > 1 && j < c[i]->n_choices && c[i]->state[place[i]][j] != c[n - 1]->state[place[n - 1]][k])
-                j++;
-            all = all && j < c[i]->n_choices;
-            pick[i * most + t->n_choices] = j;
-        }
-        t->n_choices += all;
-    }
-    t->cost = mpp_arena_array(b->arena, t->n_choices, int64_t);
-    t->split = mpp_arena_array(b->arena, n, struct mpp_split *);
-    t->state = mpp_arena_array(b->arena, n, int32_t **);
-    t->bytes = mpp_arena_array(b->arena, n, int64_t **);
-    for (int i = 0; i < n; i++) {
-        t->split[i] = mpp_arena_array(b->arena, t->n_choices, struct mpp_split);
-        t->state[i] = mpp_arena_array(b->arena, c[i]->n_operands, int32_t *);
-        t->bytes[i] = mpp_arena_array(b->arena, c[i]->n_operands, int64_t *);
-        for (int o = 0; o < c[i]->n_operands; o++) {
-            t->state[i][o] = mpp_arena_array(b->arena, t->n_choices, int32_t);
-            t->bytes[i][o] = mpp_arena_array(b->arena, t->n_choices, int64_t);
-        }
-        for (int k = 0; k < t->n_choices; k++) {
-            int j = pick[i * most + k];
-            t->split[i][k] = c[i]->split[j];
-            t->cost[k] += c[i]->cost[j];
-            for (int o = 0; o < c[i]->n_operands; o++) {
-                t->state[i][o][k] = c[i]->state[o][j];
-                t->bytes[i][o][k] = c[i]->bytes[o][j];
-            }
-        }
-    }
-    return t;
+        v[i] = -1;
+    return v;
 }
 
-static int tie_class(struct mpp_build *b, int n, const int *groups, const int *place)
-{
-    struct mpp_key key = {.arena = b->arena};
-    bool is_new;
-    for (int i = 0; i < n; i++) {
-        mpp_key_int(&key, b->group_class_of[groups[i]]);
-        mpp_key_int(&key, place[i]);
-    }
-    int id = mpp_memo_add(b->ties, key.bytes, key.size, &is_new);
-    if (is_new) {
-        b->tie = mpp_arena_grow(b->arena, b->tie, &b->cap_tie, (size_t)id + 1, sizeof(*b->tie));
-        b->tie[id] = make_tie_class(b, n, groups, place);
-    }
-    return id;
-}
+/* ---- nodes of groups ---- */
 
 static int add_node(struct mpp_build *b, struct mpp_stage_node node, const char *name, int cls, const int64_t *cost,
                     int n_usages, struct mpp_solver_usage *usages)
@@ -282,10 +230,15 @@ static int group_usages(struct mpp_build *b, const struct mpp_tie_class *t, cons
     return n;
 }
 
-static void add_group_node(struct mpp_build *b, int n, const int *groups, const int *place)
+static bool add_group_node(struct mpp_build *b, int n, const int *groups)
 {
-    int cls = tie_class(b, n, groups, place), most = 0;
+    int cls = mpp_build_tie(b, n, groups), most = 0;
     const struct mpp_tie_class *t = b->tie[cls];
+    const char *name = b->g->ops[b->g->groups[groups[0]].ops[0]].name;
+    if (t->n_choices == 0) {
+        b->reason = mpp_arena_printf(b->arena, "nothing is left of the splits of %s with its gradient or update", name);
+        return false;
+    }
     for (int i = 0; i < n; i++)
         most += b->g->groups[groups[i]].n_in + b->g->groups[groups[i]].n_out;
     struct mpp_solver_usage *usages = mpp_arena_array(b->arena, most, struct mpp_solver_usage);
@@ -294,37 +247,31 @@ static void add_group_node(struct mpp_build *b, int n, const int *groups, const 
         .kind = MPP_NODE_GROUPS, .tensor = -1, .n_groups = n, .n_choices = t->n_choices, .split = t->split,
         .groups = mpp_arena_memdup(b->arena, groups, sizeof(int) * (size_t)n),
     };
-    const char *name = b->g->ops[b->g->groups[groups[n - 1]].ops[0]].name;
     int id = add_node(b, node, name, cls, t->cost, n_usages, usages);
     for (int i = 0; i < n; i++) {
         b->node_of_group[groups[i]] = id;
         b->place_in_node[groups[i]] = i;
     }
+    return true;
 }
 
-/* The update groups that read one parameter's gradient are tied: they read it in one sharding. The last of them
- * makes the parameter's new value. */
-static void add_group_nodes(struct mpp_build *b)
+static bool add_group_nodes(struct mpp_build *b)
 {
+    int *leader = mpp_build_leaders(b), *members = mpp_arena_array(b->arena, b->g->n_groups, int);
+    int *next = minus_ones(b->arena, b->g->n_groups), *last = minus_ones(b->arena, b->g->n_groups);
     for (int i = 0; i < b->g->n_groups; i++) {
-        const struct mpp_group *group = &b->g->groups[i];
-        int tied[16] = {i}, place[16] = {0}, n = 1;
-        if (b->node_of_group[i] >= 0)
-            continue;
-        for (int o = 0; group->phase == MPP_PHASE_UPDATE && o < group->n_in; o++) {
-            mpp_id t = group->in[o];
-            if (t < 0 || b->g->tensors[t].role != MPP_ROLE_ACCUM || b->g->tensors[t].param < 0)
-                continue;
-            n = 0;
-            for (int u = b->first_use[t]; u < b->first_use[t + 1] && n < 16; u++)
-                if (b->g->groups[b->use[u]].phase == MPP_PHASE_UPDATE && b->node_of_group[b->use[u]] < 0) {
-                    tied[n] = b->use[u];
-                    place[n++] = b->use_operand[u];
-                }
-            break;
-        }
-        add_group_node(b, n, tied, place);
+        if (last[leader[i]] >= 0)
+            next[last[leader[i]]] = i;
+        last[leader[i]] = i;
     }
+    for (int i = 0; i < b->g->n_groups; i++) {
+        int n = 0;
+        for (int at = i; leader[i] == i && at >= 0; at = next[at])
+            members[n++] = at;
+        if (n > 0 && !add_group_node(b, n, members))
+            return false;
+    }
+    return true;
 }
 
 /* ---- nodes of parameters and inputs ---- */
@@ -453,14 +400,6 @@ static bool add_tensor_node(struct mpp_build *b, mpp_id t)
 
 /* ---- the whole ---- */
 
-static int *minus_ones(struct mpp_arena *arena, int n)
-{
-    int *v = mpp_arena_array(arena, n, int);
-    for (int i = 0; i < n; i++)
-        v[i] = -1;
-    return v;
-}
-
 static struct mpp_build *build_new(struct mpp_arena *arena, const struct mpp_cluster *cluster,
                                    const struct mpp_pin_rules *pins)
 {
@@ -491,8 +430,7 @@ bool mpp_stage_problem_build(struct mpp_arena *arena, const struct mpp_cluster *
 {
     struct mpp_build *b = build_new(arena, cluster, pins);
     bool ok = classify_groups(b);
-    if (ok)
-        add_group_nodes(b);
+    ok = ok && add_group_nodes(b);
     for (mpp_id t = 0; ok && t < b->g->n_tensors; t++)
         if (b->g->tensors[t].role == MPP_ROLE_PARAM || b->g->tensors[t].role == MPP_ROLE_INPUT)
             ok = add_tensor_node(b, t);

@@ -1,4 +1,4 @@
-/* problem_internal.h - what problem.c and problem_value.c share. */
+/* problem_internal.h - what problem.c, problem_tie.c and problem_value.c share. */
 #ifndef MPP_PROBLEM_INTERNAL_H
 #define MPP_PROBLEM_INTERNAL_H
 
@@ -65,6 +65,11 @@ struct mpp_build {
 int mpp_build_shape(struct mpp_build *b, mpp_id t);
 int64_t mpp_build_convert(struct mpp_build *b, int shape, int from, int to);
 struct mpp_sharding mpp_build_sharding(const struct mpp_build *b, int n_dims, int state);
+
+/* problem_tie.c: which group leads the node that a group belongs to: [n_groups], itself for most. */
+int *mpp_build_leaders(struct mpp_build *b);
+/* The tie class of GROUPS, whose first leads. */
+int mpp_build_tie(struct mpp_build *b, int n, const int *groups);
 
 /* The solver's values for what all nodes make. */
 void mpp_build_values(struct mpp_build *b);

@@ -136,7 +136,7 @@ static void add_reader(struct draft *d, int node, const int32_t *wants, int n)
             assert(memcmp(d->wants[i], wants, sizeof *wants * (size_t)n) == 0);
             return;
         }
-    assert(d->n_readers < d->cap && node != d->producer);
+    assert(d->n_readers < d->cap);
     d->reader[d->n_readers] = node;
     d->wants[d->n_readers] = wants;
     d->n_wants[d->n_readers++] = n;
@@ -158,6 +158,8 @@ static void add_phase(struct mpp_build *b, struct draft *d, mpp_id t, enum mpp_p
         if (b->g->groups[i].phase != phase)
             continue;
         const int32_t *wants = states_of(b, i, b->use_operand[u], &n);
+        if (b->node_of_group[i] == d->producer)
+            continue;             /* tied to read it as it is made */
         if (d->n_readers == 0)
             d->first = i;
         d->last = i;
