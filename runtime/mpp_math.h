@@ -164,6 +164,17 @@ static inline float mpp_gelu_erf_grad(float x)
     return MPP_FMAF(c, pdf, cdf);
 }
 
+/* As models spell it: approximate="none". */
+static inline float mpp_gelu_none(float x)
+{
+    return mpp_gelu_erf(x);
+}
+
+static inline float mpp_gelu_none_grad(float x)
+{
+    return mpp_gelu_erf_grad(x);
+}
+
 /* ---- random numbers ------------------------------------------------------------------------------ */
 
 /* Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), in place. */
