@@ -15,8 +15,8 @@
 #include "codegen/program.h"
 #include "costmodel/costmodel.h"
 #include "ir/graph.h"
+#include "ir/layers.h"
 #include "ir/model.h"
-#include "ir/op.h"
 #include "ir/pass.h"
 #include "ir/schema.h"
 #include "planner/plan.h"
@@ -256,6 +256,16 @@ static enum mpp_status write_stats(struct mpp_diag *diag, const char *path, cons
     return bad ? MPP_IO : MPP_OK;
 }
 
+static void print_schema(struct mpp_arena *arena)
+{
+    int n;
+    const struct mpp_layer *layers = mpp_layers(&n);
+    struct mpp_schema_op *ops = mpp_arena_array(arena, n, struct mpp_schema_op);
+    for (int i = 0; i < n; i++)
+        ops[i] = (struct mpp_schema_op){layers[i].type, layers[i].attrs};
+    mpp_schema_print(stdout, ops, n);
+}
+
 static enum mpp_status run(struct mpp_arena *arena, struct mpp_diag *diag, struct options *o)
 {
     struct stats stats = {0};
@@ -304,7 +314,7 @@ int main(int argc, char **argv)
     else if (st == MPP_OK && o.version)
         printf("mpplan %s\n", MPP_VERSION);
     else if (st == MPP_OK && o.schema)
-        mpp_schema_print(stdout);
+        print_schema(arena);
     else if (st == MPP_OK)
         st = run(arena, diag, &o);
     mpp_diag_free(diag);
