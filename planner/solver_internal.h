@@ -177,10 +177,11 @@ int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row);
 int64_t mpp_solver_capacity_value(const struct mpp_solver *s, const int64_t *price);
 
 /* solver_label.c: elimination whose entries keep Pareto sets of (cost, bytes at N ROWS). With BEAM > 0 at
- * most so many labels per entry (a heuristic). Offers what it finds, and without a beam raises the bound when
- * the search among the alive choices was complete, which it returns. */
-bool mpp_solver_label(struct mpp_solver *s, struct mpp_solver_plan *plan, const int64_t *prices, int32_t beam,
-                      int64_t max_labels);
+ * most so many labels per entry (a heuristic). Offers what it finds that costs less than TARGET; returns whether
+ * the search was complete and then raises the bound: among the alive choices none is better, and those not
+ * alive must be known to cost TARGET at least. */
+bool mpp_solver_label(struct mpp_solver *s, struct mpp_solver_plan *plan, const int64_t *prices, int64_t target,
+                      int32_t beam, int64_t max_labels);
 
 /* solver_mip.c: the alive choices as an integer program. */
 enum mpp_solver_col_kind { MPP_COL_ONE, MPP_COL_X, MPP_COL_F, MPP_COL_Y };

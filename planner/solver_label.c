@@ -373,13 +373,13 @@ static bool offer_all(struct labels *l)
         bool ok;
         settle(l, l->cur[i], stack, choice);
         mpp_solver_offer(s, choice, &ok);
-        if (!ok && i == 0) {
+        first_fits &= ok || i > 0;
+        if (!ok && i == 0 && l->n_rows < MAX_LABEL_ROWS) {
             int64_t *bytes = mpp_arena_array(l->arena, s->n_rows + 1, int64_t);
             int32_t worst = 0;
             mpp_solver_row_bytes(s, choice, bytes);
             for (int32_t r = 1; r < s->n_rows; r++)
                 worst = bytes[r] > bytes[worst] ? r : worst;
-            first_fits = false;
             l->row[l->n_rows++] = worst;
         }
         if (ok)
@@ -426,39 +426,50 @@ static void first_rows(struct labels *l, const int64_t *price)
     }
 }
 
-bool mpp_solver_label(struct mpp_solver *s, struct mpp_solver_plan *plan, const int64_t *prices, int32_t beam,
-                      int64_t max_labels)
+/* Only a choice that costs less than this is of use. */
+static int64_t wanted_below(const struct mpp_solver *s, int64_t target)
+{
+    int64_t wanted = s->upper;
+    if (wanted < MPP_SOLVER_INF)
+        wanted -= (int64_t)(s->set.gap * (double)wanted);
+    return wanted < target ? wanted : target;
+}
+
+bool mpp_solver_label(struct mpp_solver *s, struct mpp_solver_plan *plan, const int64_t *prices, int64_t target,
+                      int32_t beam, int64_t max_labels)
 {
     struct labels l = {.s = s, .plan = plan, .beam = beam, .max_labels = max_labels};
     bool complete = false;
     l.priced = mpp_solver_eval_new(s, plan, prices);
     l.plain = mpp_solver_eval_new(s, plan, NULL);
-    if (l.priced->value < MPP_SOLVER_INF && plan->n_split == 0 && !mpp_solver_stopped(s)) {
+    if (l.priced->value >= MPP_SOLVER_INF) {
+        complete = true;
+    } else if (plan->n_split == 0 && !mpp_solver_stopped(s)) {
         struct mpp_arena *tmp = mpp_arena_new();
         int64_t *class_cost = mpp_arena_array(tmp, plan->classes.first[s->p->n_nodes], int64_t);
         l.outside = mpp_arena_array(tmp, plan->n_buckets, int64_t *);
-        int64_t limit = s->upper - (l.priced->value - mpp_solver_capacity_value(s, prices));
-        mpp_solver_eval_marginals(s, plan, l.priced, s->upper < MPP_SOLVER_INF ? limit : MPP_SOLVER_INF, class_cost,
+        int64_t base = l.priced->value - mpp_solver_capacity_value(s, prices);
+        int64_t most = wanted_below(s, target);
+        mpp_solver_eval_marginals(s, plan, l.priced, most < MPP_SOLVER_INF ? most - base : MPP_SOLVER_INF, class_cost,
                                   l.outside);
         first_rows(&l, prices);
         for (bool again = true; again && !mpp_solver_stopped(s);) {
-            int64_t wanted = s->upper;
-            if (s->upper < MPP_SOLVER_INF)
-                wanted -= (int64_t)(s->set.gap * (double)s->upper);
-            l.slack = wanted - 1 - (l.priced->value - mpp_solver_capacity_value(s, prices));
+            int64_t wanted = wanted_below(s, target);
+            l.slack = wanted - 1 - base;
             again = false;
-            if (l.slack < 0) {
-                complete = true;
-                break;
+            complete = l.slack < 0;
+            if (!complete) {
+                label_pass(&l);
+                if (!l.full) {
+                    bool first_fits = offer_all(&l);
+                    again = !first_fits && l.n_rows < MAX_LABEL_ROWS;
+                    complete = first_fits && !l.cut;
+                }
+                mpp_arena_free(l.arena);
             }
-            label_pass(&l);
-            if (!l.full) {
-                again = !offer_all(&l) && l.n_rows < MAX_LABEL_ROWS;
-                complete = !l.cut && !again && l.n_rows < MAX_LABEL_ROWS;
-                if (complete && beam == 0 && wanted > s->bound)
-                    s->bound = wanted < s->upper ? wanted : s->upper;
-            }
-            mpp_arena_free(l.arena);
+            wanted = wanted < s->upper ? wanted : s->upper;
+            if (complete && wanted > s->bound)
+                s->bound = wanted;
         }
         mpp_arena_free(tmp);
     }

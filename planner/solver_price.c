@@ -17,7 +17,7 @@ static const double ROUND_ENTRIES[] = {2e8, 2e8, 2e8, 2e8, 2e8, 2e8, 4e8, 4e8, 4
 static const int ROUND_STEPS[] = {1, 4, 8, 16, 32, 90, 90, 90, 90, 90},
                  MEMORY_STEPS[] = {12, 12, 16, 24, 32, 90, 90, 90, 90, 90};
 static const double PLAN_ENTRIES = 4e8, SMALL_ENTRIES = 2e7, LABEL_ENTRIES = 5e5;
-static const int64_t BEAM_LABELS = 500000, EXACT_LABELS = 6000000;
+static const int64_t BEAM_LABELS = 500000, WIDEN_LABELS = 1000000, EXACT_LABELS = 6000000;
 
 struct pool {
     struct mpp_arena *arena;
@@ -288,39 +288,53 @@ static int32_t keep_within(struct mpp_solver *s, const struct mpp_solver_plan *p
     return gone;
 }
 
-/* Solve exactly, or nearly, over few choices: those near the priced optimum and, with memory, those of the
- * pool's solutions. */
-static void restricted(struct dual *d, const struct mpp_solver_eval *ev, const int64_t *class_cost)
+/* Search what is alive for a cost below TARGET; everything else costs TARGET at least. False: too large. */
+static bool search_below(struct dual *d, int64_t target)
+{
+    struct mpp_solver *s = d->s;
+    bool memory = s->n_rows > 0;
+    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, memory ? LABEL_ENTRIES : SMALL_ENTRIES);
+    if (!plan)
+        return false;
+    bool done = true;
+    if (memory) {
+        done = mpp_solver_label(s, plan, d->best_price, target, 0, WIDEN_LABELS);
+        if (!done)
+            mpp_solver_label(s, plan, d->best_price, target, 16, BEAM_LABELS);
+    } else {
+        struct mpp_solver_eval *sub = mpp_solver_eval_new(s, plan, NULL);
+        int32_t *choice = mpp_arena_array(sub->arena, s->p->n_nodes, int32_t);
+        int64_t b = sub->value < target ? sub->value : target;
+        if (sub->value < MPP_SOLVER_INF && !mpp_solver_stopped(s)) {
+            mpp_solver_eval_choices(s, plan, sub, choice);
+            mpp_solver_offer(s, choice, NULL);
+        }
+        if (!mpp_solver_stopped(s))
+            s->bound = b > s->bound ? b : s->bound;
+        mpp_solver_eval_free(sub);
+    }
+    mpp_solver_plan_free(plan);
+    return done;
+}
+
+/* Search near the bound B of the priced optimum, then wider and wider, while it stays small: a choice whose
+ * least priced cost is over the reach cannot be part of anything cheaper. */
+static void widen(struct dual *d, const struct mpp_solver_eval *ev, const int64_t *class_cost, int64_t b)
 {
     struct mpp_solver *s = d->s;
     size_t n = (size_t)s->choice_first[s->p->n_nodes];
     uint8_t *all = mpp_arena_memdup(d->arena, s->alive, n);
-    bool no_split = s->tune.no_split, force = s->tune.force_split;
-    double limit = s->upper < MPP_SOLVER_INF ? (double)(s->upper - s->bound) : d->dummy;
+    bool no_split = s->tune.no_split, force = s->tune.force_split, memory = s->n_rows > 0, go_on = true;
+    double most = s->upper < MPP_SOLVER_INF ? (double)(s->upper - b) : d->dummy;
+    double reach = most / (memory ? 64 : 16);
     s->tune.no_split = true;
     s->tune.force_split = false;
-    for (int tries = 0; tries < 14; tries++, limit /= 3) {
-        keep_within(s, d->plan, ev, class_cost, (int64_t)limit);
-        for (int32_t j = d->pool->n > 8 ? d->pool->n - 8 : 0; tries < 13 && j < d->pool->n; j++)
-            for (int32_t i = 0; i < s->p->n_nodes; i++)
-                s->alive[s->choice_first[i] + d->pool->choice[j][i]] |= all[s->choice_first[i] + d->pool->choice[j][i]];
-        struct mpp_solver_plan *plan = mpp_solver_plan_new(s, s->n_rows > 0 ? LABEL_ENTRIES : SMALL_ENTRIES);
-        if (plan && s->n_rows > 0 && !s->tune.no_labels) {
-            mpp_solver_label(s, plan, d->best_price, 16, BEAM_LABELS);
-        } else if (plan) {
-            struct mpp_solver_eval *sub = mpp_solver_eval_new(s, plan, d->best_price);
-            int32_t *choice = mpp_arena_array(sub->arena, s->p->n_nodes, int32_t);
-            if (sub->value < MPP_SOLVER_INF && !mpp_solver_stopped(s)) {
-                mpp_solver_eval_choices(s, plan, sub, choice);
-                mpp_solver_offer(s, choice, NULL);
-            }
-            mpp_solver_eval_free(sub);
-        }
-        bool done = plan != NULL;
-        mpp_solver_plan_free(plan);
+    while (go_on && !mpp_solver_closed(s) && !mpp_solver_stopped(s)) {
+        int64_t target = reach + 1 < most ? b + (int64_t)reach + 1 : b + (int64_t)most + 1;
+        keep_within(s, d->plan, ev, class_cost, target - b);
+        go_on = (target <= s->bound || search_below(d, target)) && reach < most;
         memcpy(s->alive, all, n);
-        if (done)
-            break;
+        reach *= memory ? 2 : 4;
     }
     s->tune.no_split = no_split;
     s->tune.force_split = force;
@@ -339,7 +353,7 @@ static int32_t tighten(struct dual *d)
         int64_t b = ev->value - mpp_solver_capacity_value(s, d->best_price);
         int64_t limit = s->upper < MPP_SOLVER_INF ? s->upper - b : MPP_SOLVER_INF;
         mpp_solver_eval_marginals(s, d->plan, ev, limit, class_cost, NULL);
-        restricted(d, ev, class_cost);
+        widen(d, ev, class_cost, b);
         if (s->upper < MPP_SOLVER_INF && !mpp_solver_closed(s))
             gone = keep_within(s, d->plan, ev, class_cost, s->upper - b);
     }
@@ -386,7 +400,7 @@ void mpp_solver_price(struct mpp_solver *s)
                 mpp_solver_dominance(s, s->n_rows > 0);
             if (!split && s->n_rows > 0 && gone == 0 && d.converged && !mpp_solver_closed(s) && !mpp_solver_stopped(s) &&
                 !s->tune.no_labels)
-                mpp_solver_label(s, d.plan, d.best_price, 0, EXACT_LABELS);
+                mpp_solver_label(s, d.plan, d.best_price, MPP_SOLVER_INF, 0, EXACT_LABELS);
             if (s->set.log)
                 fprintf(s->set.log, "solver: round %d: %d vars, %.3g entries, %d split, bound %lld best %lld gone %d, pool %d rows %d, work %lld\n", round, d.plan->n_vars, d.plan->entries, d.plan->n_split, (long long)s->bound, (long long)s->upper, gone, pool->n, pool->n_active, (long long)s->work);
             memcpy(price, d.best_price, sizeof *price * (size_t)s->n_rows);
