@@ -50,7 +50,9 @@ enum mpp_status mpp_shape_constant(const struct mpp_shape_in *in, struct mpp_rul
 enum mpp_status mpp_shape_broadcast(const struct mpp_shape_in *in, struct mpp_rule *out, enum mpp_dtype *out_dtype)
 {
     const struct mpp_gop *op = in->op;
-    MPP_TRY(mpp_shape_same_dtype(in, op->n_in > 1, 1, out_dtype));
+    const char *expr = mpp_op_info(op->kind)->expr;
+    bool computes = !expr || strcmp(expr, "a") != 0; /* else it only hands the value on */
+    MPP_TRY(mpp_shape_same_dtype(in, computes, 1, out_dtype));
     mpp_rule_begin(in, 1, out);
     int n_dims = 0, factor[MAX_DIMS];
     for (int k = 0; k < op->n_in; k++)
