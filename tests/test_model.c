@@ -1,6 +1,6 @@
 /* test_model.c - the model reader: XML, expressions, expansion, wiring, presets, and every kind of error.
  *
- *     test_model [MODELS]     MODELS: the folder of gpt.xml (default: models) */
+ *     test_model [ROOT]     ROOT: the folder that holds models/ and docs/ (default: the present one) */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "ir/expr.h"
+#include "ir/graph.h"
 #include "ir/model.h"
 #include "ir/schema.h"
 
@@ -949,6 +950,59 @@ static void test_training_options(const char *models)
     end(&r);
 }
 
+/* ---- parameter counts, as docs/models.md lists them ---- */
+
+static int64_t count_parameters(struct run *r)
+{
+    struct mpp_graph *g;
+    if (r->status != MPP_OK || mpp_graph_build(r->arena, r->diag, r->model, &g) != MPP_OK)
+        return -1;
+    int64_t n = 0;
+    for (int i = 0; i < g->n_tensors; i++)
+        n += g->tensors[i].role == MPP_ROLE_PARAM ? mpp_tensor_count(&g->tensors[i]) : 0;
+    return n;
+}
+
+/* The number in S without its commas; *OUT_EXACT is set unless it says "about". */
+static double number_in(const char *s, bool *out_exact)
+{
+    double v = 0;
+    *out_exact = !strstr(s, "about");
+    for (; *s && *s != '|'; s++) {
+        if (*s >= '0' && *s <= '9')
+            v = 10 * v + (*s - '0');
+    }
+    return v;
+}
+
+/* Rows read `| gpt.xml | gpt2 | 124,439,808 | 124,439,808 |`: file, preset, ours, published ("about 13,000,000,000"). */
+static void test_counts(const char *models, const char *table)
+{
+    FILE *f = fopen(table, "r");
+    char line[500], file[40], preset[40];
+    int rows = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "| %39[a-z.] | %39[a-z0-9.-] |", file, preset) != 2 || !strstr(file, ".xml"))
+            continue;
+        char *ours = line, path[600];
+        for (int bars = 0; bars < 3; ours++)
+            bars += *ours == '|';
+        bool exact;
+        double listed = number_in(ours, &exact), published = number_in(strchr(ours, '|') + 1, &exact);
+        struct mpp_model_options o = {.preset = preset};
+        snprintf(path, sizeof path, "%s/%s", models, file);
+        struct run r = read_path(path, &o);
+        int64_t n = count_parameters(&r);
+        CHECK((double)n == listed, "%s %s has %" PRId64 " parameters: %s", file, preset, n, mpp_diag_text(r.diag));
+        CHECK(exact ? published == listed : fabs(listed - published) < 0.02 * published, "%s %s: %.0f", file, preset, published);
+        end(&r);
+        rows++;
+    }
+    CHECK(rows == 21, "%d rows in %s", rows, table);
+    if (f)
+        fclose(f);
+}
+
 /* ---- the schema ---- */
 
 static void test_schema(void)
@@ -1004,7 +1058,9 @@ static void test_fuzz(void)
 
 int main(int argc, char **argv)
 {
-    const char *models = argc > 1 ? argv[1] : "models";
+    char models[400], table[400];
+    snprintf(models, sizeof models, "%s/models", argc > 1 ? argv[1] : ".");
+    snprintf(table, sizeof table, "%s/docs/models.md", argc > 1 ? argv[1] : ".");
     if (!mkdtemp(folder)) {
         perror(folder);
         return 1;
@@ -1027,6 +1083,7 @@ int main(int argc, char **argv)
     test_gpt(models);
     test_bert_mlp(models);
     test_training_options(models);
+    test_counts(models, table);
     test_schema();
     test_fuzz();
     char command[600];
