@@ -1,0 +1,37 @@
+#!/usr/bin/env python3
+"""embed.py OUT.c OUT.d RUNTIME - write RUNTIME/*.h and RUNTIME/host/*.{c,h} as the array mpp_embedded_runtime
+(embed.h), sorted by path, and a depfile that names them."""
+import os
+import sys
+
+
+def sources(root):
+    for folder in ("", "host"):
+        for name in sorted(os.listdir(os.path.join(root, folder))):
+            if name.endswith(".h") or (folder and name.endswith(".c")):
+                yield "/".join(filter(None, (folder, name)))
+
+
+def main():
+    out, dep, root = sys.argv[1:]
+    paths = list(sources(root))
+    lines = ["/* Written by codegen/embed.py from runtime/. */", '#include "codegen/embed.h"', ""]
+    # Arrays of bytes: string literals this long are beyond what C17 promises.
+    for i, path in enumerate(paths):
+        with open(os.path.join(root, path), "rb") as f:
+            data = f.read() + b"\0"
+        lines.append(f"static const char source_{i}[] = {{")
+        for at in range(0, len(data), 32):
+            lines.append("    " + ",".join(str(b if b < 128 else b - 256) for b in data[at:at + 32]) + ",")
+        lines += ["};", ""]
+    lines.append("const struct mpp_embedded_source mpp_embedded_runtime[] = {")
+    for i, path in enumerate(paths):
+        lines.append(f'    {{"{path}", source_{i}, sizeof source_{i} - 1}},')
+    lines += ["    {0},", "};", ""]
+    with open(out, "w", encoding="ascii") as f:
+        f.write("\n".join(lines))
+    with open(dep, "w", encoding="utf-8") as f:
+        f.write(f"{out}: " + " ".join(os.path.join(root, p).replace(" ", "\\ ") for p in paths) + "\n")
+
+
+main()

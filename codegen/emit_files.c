@@ -1,0 +1,94 @@
+/* emit_files.c - the Makefile, the runtime's sources, writing files. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "codegen/embed.h"
+#include "codegen/emit_internal.h"
+
+const char *mpp_emit_makefile(struct mpp_emit *e)
+{
+    (void)e;
+    return "# make            builds ./trainer for this machine; it needs a C compiler, a BLAS (OpenBLAS) and jansson\n"
+           "# make MPI=0      leaves MPI out; it is compiled in where mpicc is found\n"
+           "# make CC=clang CFLAGS=-O2   and so on\n"
+           "BACKEND ?= host\n"
+           "MPI     ?= $(if $(shell command -v mpicc 2>/dev/null),1,0)\n"
+           "CFLAGS  ?= -O3 -march=native\n"
+           "PKG_CONFIG ?= pkg-config\n"
+           "BLAS_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags openblas 2>/dev/null)\n"
+           "BLAS_LIBS   ?= $(shell $(PKG_CONFIG) --libs openblas 2>/dev/null || \\\n"
+           "                 (for l in -lopenblas '-lcblas -lblas'; do \\\n"
+           "                    echo 'int main(void){return 0;}' | $(CC) -x c - $$l -o /dev/null 2>/dev/null && echo \"$$l\" && break; \\\n"
+           "                  done))\n"
+           "JANSSON_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags jansson 2>/dev/null)\n"
+           "JANSSON_LIBS   ?= $(shell $(PKG_CONFIG) --libs jansson 2>/dev/null || echo -ljansson)\n"
+           "\n"
+           "ifeq ($(MPI),1)\n"
+           "LINK = mpicc\n"
+           "MPI_FLAGS = -DMPP_WITH_MPI\n"
+           "export OMPI_CC = $(CC)\n"
+           "export MPICH_CC = $(CC)\n"
+           "else\n"
+           "LINK = $(CC)\n"
+           "endif\n"
+           "\n"
+           "FLAGS = -std=c17 -D_GNU_SOURCE -fno-math-errno -fopenmp-simd -I. -Iruntime $(MPI_FLAGS)\n"
+           "STRICT = -Wall -Wextra -Werror\n"
+           "PLAN_SOURCES = stage0.c plan.c kernels.c\n"
+           "RUNTIME_SOURCES = $(wildcard runtime/host/*.c)\n"
+           "OBJECTS = $(PLAN_SOURCES:%.c=build/%.o) $(RUNTIME_SOURCES:%.c=build/%.o)\n"
+           "\n"
+           "ifneq ($(BACKEND),host)\n"
+           "$(error BACKEND=$(BACKEND) is not in this release of mpplan; only BACKEND=host is)\n"
+           "endif\n"
+           "\n"
+           "trainer: $(OBJECTS)\n"
+           "\t$(LINK) $(CFLAGS) $(LDFLAGS) -o $@ $(OBJECTS) $(BLAS_LIBS) $(JANSSON_LIBS) -lpthread -lm\n"
+           "\n"
+           "build/runtime/host/%.o: runtime/host/%.c $(wildcard runtime/*.h runtime/host/*.h)\n"
+           "\t@mkdir -p $(@D)\n"
+           "\t$(LINK) $(CFLAGS) $(FLAGS) -Iruntime/host $(BLAS_CFLAGS) $(JANSSON_CFLAGS) -c $< -o $@\n"
+           "\n"
+           "build/%.o: %.c $(wildcard *.h runtime/*.h)\n"
+           "\t@mkdir -p $(@D)\n"
+           "\t$(CC) $(CFLAGS) $(FLAGS) $(STRICT) -c $< -o $@\n"
+           "\n"
+           "clean:\n"
+           "\trm -rf build trainer\n"
+           "\n"
+           ".PHONY: clean\n";
+}
+
+enum mpp_status mpp_emit_write(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir, const char *name,
+                               const char *text, size_t size)
+{
+    const char *path = mpp_arena_printf(arena, "%s/%s", dir, name);
+    FILE *f = fopen(path, "wb");
+    bool bad = !f || fwrite(text, 1, size, f) != size;
+    int why = errno;
+    if (f && fclose(f) != 0 && !bad) {
+        why = errno;
+        bad = true;
+    }
+    if (!bad)
+        return MPP_OK;
+    mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(why));
+    return MPP_IO;
+}
+
+enum mpp_status mpp_emit_runtime(struct mpp_emit *e, const char *dir)
+{
+    static const char *const folders[] = {"runtime", "runtime/host"};
+    for (int i = 0; i < 2; i++) {
+        const char *path = mpp_arena_printf(e->arena, "%s/%s", dir, folders[i]);
+        if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+            mpp_diag_error(e->diag, (struct mpp_loc){path, 0}, "cannot make the directory: %s", strerror(errno));
+            return MPP_IO;
+        }
+    }
+    for (const struct mpp_embedded_source *s = mpp_embedded_runtime; s->path; s++)
+        MPP_TRY(mpp_emit_write(e->diag, e->arena, dir, mpp_arena_printf(e->arena, "runtime/%s", s->path), s->text, s->size));
+    return MPP_OK;
+}

@@ -1,0 +1,109 @@
+/* emit_internal.h - what the parts of the emitter share: growing texts, names of things in the emitted code.
+ *
+ *     mpp_emit_line(e, "mpp_gemm(r, %s, %s);", mpp_emit_ptr(e, in), mpp_emit_ptr(e, out));   // wraps, indents
+ *
+ * Texts are built in memory: stage0.c first, which finds out which kernels and extents there are, then the others. */
+#ifndef MPP_EMIT_INTERNAL_H
+#define MPP_EMIT_INTERNAL_H
+
+#include "codegen/program.h"
+
+/* A growing string in an arena. */
+struct mpp_text {
+    struct mpp_arena *arena;
+    char *data;
+    size_t n, cap;
+};
+void mpp_text_add(struct mpp_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+const char *mpp_text_string(struct mpp_text *t); /* never NULL */
+/* A statement or declaration at INDENT, wrapped after commas at 118 columns; a comment wrapped at words. */
+void mpp_text_line(struct mpp_text *t, int indent, const char *line);
+void mpp_text_comment(struct mpp_text *t, int indent, const char *words);
+
+/* A dimension's block on a rank: a field of `struct plan_dims` in the emitted plan.h. */
+struct mpp_emit_dim {
+    const char *name;
+    int64_t global;
+    unsigned mask;
+};
+
+/* A function of kernels.c; equal texts are one kernel. */
+struct mpp_emit_kernel {
+    const char *name, *params, *body, *about;
+};
+
+struct mpp_emit {
+    struct mpp_arena *arena;
+    struct mpp_diag *diag;
+    const struct mpp_graph *g;
+    const struct mpp_cluster *cluster;
+    const struct mpp_plan *plan;
+    const struct mpp_stage *stage;
+    const struct mpp_mesh *mesh;
+    const struct mpp_lprog *prog;
+    struct mpp_text stage_text;
+    size_t cap_dims, cap_kernels;
+    int n_dims, n_kernels;
+    struct mpp_emit_dim *dims;
+    struct mpp_emit_kernel *kernels;
+    /* the function being written */
+    struct mpp_text body;
+    int indent;
+    int cls;                      /* class of its layer; -1: none */
+    bool uses_later;              /* it needs `later` */
+    bool failed;                  /* a fault was reported */
+};
+
+/* ---- emit_text.c: formatting ---- */
+const char *mpp_emit_float(struct mpp_arena *arena, double value);          /* "0.5f", "1e-05f" */
+const char *mpp_emit_bytes_text(struct mpp_arena *arena, int64_t bytes);    /* "12.5 MiB" */
+const char *mpp_emit_identifier(struct mpp_arena *arena, const char *name); /* other characters become _ */
+const char *mpp_emit_quoted(struct mpp_arena *arena, const char *s);        /* a C string literal; NULL -> NULL */
+
+/* ---- emit_names.c: things of the program as C expressions ---- */
+void mpp_emit_line(struct mpp_emit *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void mpp_emit_note(struct mpp_emit *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void mpp_emit_fail(struct mpp_emit *e, mpp_id op, const char *what);
+
+const char *mpp_emit_ptr(struct mpp_emit *e, struct mpp_bufref ref);        /* "t->attn_y", "p->wte", "NULL" */
+const struct mpp_buffer *mpp_emit_buffer(const struct mpp_emit *e, struct mpp_bufref ref);
+unsigned mpp_emit_axes(const struct mpp_emit *e, struct mpp_split split, int factor);
+int64_t mpp_emit_padded(const struct mpp_emit *e, struct mpp_size size, unsigned mask);
+bool mpp_emit_uneven(const struct mpp_emit *e, struct mpp_size size, unsigned mask);
+const char *mpp_emit_dim(struct mpp_emit *e, struct mpp_size size, unsigned mask);    /* "p->dim.heads_model" */
+const char *mpp_emit_valid(struct mpp_emit *e, struct mpp_size size, unsigned mask);  /* "12", "p->dim.x.valid" */
+const char *mpp_emit_mask(struct mpp_emit *e, unsigned mask);               /* "GROUP_DATA | GROUP_MODEL", "0" */
+const char *mpp_emit_axis_words(struct mpp_emit *e, unsigned mask);         /* "model (4)" */
+const char *mpp_emit_shape(struct mpp_emit *e, const struct mpp_buffer *b); /* "[batch 8/2, seq 64]" */
+const char *mpp_emit_add(struct mpp_emit *e, enum mpp_write_mode mode);     /* "false", "true", "later" */
+const char *mpp_emit_beta(struct mpp_emit *e, enum mpp_write_mode mode);    /* "0.0f", "1.0f", "later ? 1.0f : 0.0f" */
+const char *mpp_emit_stream(struct mpp_emit *e, int64_t stream, int64_t step); /* "7 + 3 * t->layer" */
+const char *mpp_emit_op_name(struct mpp_emit *e, const struct mpp_gop *op); /* without its layer's prefix */
+/* Elements of dimensions FROM .. TO - 1 of B's local array. */
+int64_t mpp_emit_span(const struct mpp_buffer *b, int from, int to);
+/* The field of a class in struct plan_state ("h"). */
+const char *mpp_emit_class_field(const struct mpp_emit *e, int cls);
+bool mpp_emit_class_counts(const struct mpp_emit *e, int cls);              /* its structs hold `layer` */
+
+/* Make (or find) the kernel; returns its name. */
+const char *mpp_emit_kernel(struct mpp_emit *e, const char *base, const char *params, const char *body,
+                            const char *about);
+
+/* ---- emitters ---- */
+void mpp_emit_instr(struct mpp_emit *e, const struct mpp_instr *in);        /* emit_ops.c */
+void mpp_emit_einsum(struct mpp_emit *e, const struct mpp_instr *in);       /* emit_einsum.c */
+void mpp_emit_fused(struct mpp_emit *e, const struct mpp_instr *in);        /* emit_fused.c */
+void mpp_emit_step(struct mpp_emit *e, const struct mpp_instr *in);         /* emit_comm.c */
+void mpp_emit_stage(struct mpp_emit *e);                                    /* emit_stage.c */
+const char *mpp_emit_plan_h(struct mpp_emit *e);                            /* emit_plan.c */
+const char *mpp_emit_plan_c(struct mpp_emit *e);
+const char *mpp_emit_tensors(struct mpp_emit *e, const char **out_inputs, int *out_n_inputs); /* emit_tensors.c */
+const char *mpp_emit_makefile(struct mpp_emit *e);                          /* emit_files.c */
+enum mpp_status mpp_emit_runtime(struct mpp_emit *e, const char *dir) MPP_CHECKED;
+enum mpp_status mpp_emit_write(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir, const char *name,
+                               const char *text, size_t size) MPP_CHECKED;
+
+/* The numeric offset in the arena of a buffer of LAYER (absolute), through aliases and neighbours. */
+int64_t mpp_emit_offset(const struct mpp_emit *e, int buffer, int layer);
+
+#endif

@@ -1,0 +1,277 @@
+/* emit_names.c - buffers, extents, axes and ops as the emitted code names them. */
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "codegen/emit_internal.h"
+#include "codegen/lower_internal.h"
+#include "ir/op.h"
+
+static const char *format(struct mpp_arena *arena, const char *fmt, va_list ap)
+{
+    va_list again;
+    va_copy(again, ap);
+    int n = vsnprintf(NULL, 0, fmt, again);
+    va_end(again);
+    char *s = mpp_arena_alloc(arena, (size_t)n + 1);
+    vsnprintf(s, (size_t)n + 1, fmt, ap);
+    return s;
+}
+
+void mpp_emit_line(struct mpp_emit *e, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    mpp_text_line(&e->body, e->indent, format(e->arena, fmt, ap));
+    va_end(ap);
+}
+
+void mpp_emit_note(struct mpp_emit *e, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    mpp_text_comment(&e->body, e->indent, format(e->arena, fmt, ap));
+    va_end(ap);
+}
+
+void mpp_emit_fail(struct mpp_emit *e, mpp_id op, const char *what)
+{
+    const struct mpp_gop *o = &e->g->ops[op];
+    mpp_diag_error(e->diag, o->loc, "%s \"%s\": %s", mpp_op_info(o->kind)->name, o->name, what);
+    e->failed = true;
+}
+
+/* ---- buffers ---- */
+
+const struct mpp_buffer *mpp_emit_buffer(const struct mpp_emit *e, struct mpp_bufref ref)
+{
+    return &e->prog->buffers[ref.buffer];
+}
+
+const char *mpp_emit_class_field(const struct mpp_emit *e, int cls)
+{
+    const char *name = mpp_emit_identifier(e->arena, e->prog->classes[cls].name);
+    bool taken = !strcmp(name, "dim");
+    for (int b = 0; b < e->prog->n_buffers; b++)
+        taken = taken || (e->prog->buffers[b].cls < 0 && !strcmp(e->prog->buffers[b].name, name));
+    return taken ? mpp_arena_printf(e->arena, "%s_layers", name) : name;
+}
+
+const char *mpp_emit_ptr(struct mpp_emit *e, struct mpp_bufref ref)
+{
+    if (ref.buffer < 0)
+        return "NULL";
+    const struct mpp_buffer *b = mpp_emit_buffer(e, ref);
+    if (b->cls < 0)
+        return mpp_arena_printf(e->arena, "p->%s", b->name);
+    if (ref.layer < 0)
+        return mpp_arena_printf(e->arena, "t->%s", b->name);
+    int i = ref.layer - e->prog->classes[b->cls].first;
+    return mpp_arena_printf(e->arena, "p->%s[%d].%s", mpp_emit_class_field(e, b->cls), i, b->name);
+}
+
+int64_t mpp_emit_span(const struct mpp_buffer *b, int from, int to)
+{
+    int64_t n = 1;
+    for (int d = from; d < to; d++)
+        n *= b->padded[d];
+    return n;
+}
+
+int64_t mpp_emit_offset(const struct mpp_emit *e, int buffer, int layer)
+{
+    for (;;) {
+        const struct mpp_buffer *b = &e->prog->buffers[buffer];
+        const struct mpp_layer_class *c = b->cls < 0 ? NULL : &e->prog->classes[b->cls];
+        if (b->alias >= 0) {
+            layer = b->alias_layer >= 0 ? b->alias_layer : layer;
+            buffer = b->alias;
+        } else if (b->address == MPP_ADDR_CARRIED) {
+            bool end = b->carry_step < 0 ? layer == c->first : layer == c->first + c->count - 1;
+            buffer = end ? b->carry_in.buffer : b->carry_from;
+            layer = end ? b->carry_in.layer : layer + b->carry_step;
+        } else {
+            int i = c ? layer - c->first : 0;
+            int64_t steps = b->address == MPP_ADDR_STRIDED ? i : b->address == MPP_ADDR_PINGPONG ? i & 1 : 0;
+            return b->offset + steps * b->stride;
+        }
+    }
+}
+
+/* ---- extents ---- */
+
+unsigned mpp_emit_axes(const struct mpp_emit *e, struct mpp_split split, int factor)
+{
+    unsigned mask = 0;
+    for (int a = 0; a < e->mesh->n_axes; a++)
+        if (split.axis[a] == factor)
+            mask |= 1u << a;
+    return mask;
+}
+
+int64_t mpp_emit_padded(const struct mpp_emit *e, struct mpp_size size, unsigned mask)
+{
+    return mpp_block_padded(e->mesh, size.size, mask);
+}
+
+static int64_t parts(const struct mpp_emit *e, unsigned mask)
+{
+    int64_t n = 1;
+    for (int a = 0; a < e->mesh->n_axes; a++)
+        if (mask >> a & 1)
+            n *= e->mesh->size[a];
+    return n;
+}
+
+bool mpp_emit_uneven(const struct mpp_emit *e, struct mpp_size size, unsigned mask)
+{
+    return size.size % parts(e, mask) != 0;
+}
+
+static const char *dim_name(struct mpp_emit *e, struct mpp_size size, unsigned mask)
+{
+    bool word = false;
+    for (const char *c = size.name; c && *c; c++)
+        word = word || isalpha((unsigned char)*c);
+    const char *name = word ? mpp_emit_identifier(e->arena, size.name) : mpp_arena_printf(e->arena, "n%lld", (long long)size.size);
+    for (int a = 0; a < e->mesh->n_axes; a++)
+        if (mask >> a & 1)
+            name = mpp_arena_printf(e->arena, "%s_%s", name, e->mesh->name[a]);
+    const char *unique = name;
+    int n = 1;
+    for (int i = 0; i < e->n_dims; i++)
+        if (!strcmp(e->dims[i].name, unique)) {
+            unique = mpp_arena_printf(e->arena, "%s_%d", name, ++n);
+            i = -1;
+        }
+    return unique;
+}
+
+const char *mpp_emit_dim(struct mpp_emit *e, struct mpp_size size, unsigned mask)
+{
+    for (int a = 0; a < e->mesh->n_axes; a++)
+        if (e->mesh->size[a] == 1)
+            mask &= ~(1u << a);
+    for (int i = 0; i < e->n_dims; i++)
+        if (e->dims[i].global == size.size && e->dims[i].mask == mask)
+            return mpp_arena_printf(e->arena, "p->dim.%s", e->dims[i].name);
+    e->dims = mpp_arena_grow(e->arena, e->dims, &e->cap_dims, (size_t)e->n_dims + 1, sizeof *e->dims);
+    const char *name = dim_name(e, size, mask);
+    e->dims[e->n_dims++] = (struct mpp_emit_dim){name, size.size, mask};
+    return mpp_arena_printf(e->arena, "p->dim.%s", name);
+}
+
+const char *mpp_emit_valid(struct mpp_emit *e, struct mpp_size size, unsigned mask)
+{
+    if (!mpp_emit_uneven(e, size, mask))
+        return mpp_arena_printf(e->arena, "%lld", (long long)mpp_emit_padded(e, size, mask));
+    return mpp_arena_printf(e->arena, "%s.valid", mpp_emit_dim(e, size, mask));
+}
+
+/* ---- axes ---- */
+
+const char *mpp_emit_mask(struct mpp_emit *e, unsigned mask)
+{
+    const char *s = NULL;
+    for (int a = 0; a < e->mesh->n_axes; a++) {
+        if (!(mask >> a & 1))
+            continue;
+        char *name = mpp_arena_printf(e->arena, "GROUP_%s", mpp_emit_identifier(e->arena, e->mesh->name[a]));
+        for (char *c = name; *c; c++)
+            *c = (char)toupper((unsigned char)*c);
+        s = s ? mpp_arena_printf(e->arena, "%s | %s", s, name) : name;
+    }
+    return s ? s : "0";
+}
+
+const char *mpp_emit_axis_words(struct mpp_emit *e, unsigned mask)
+{
+    const char *s = NULL;
+    for (int a = 0; a < e->mesh->n_axes; a++)
+        if (mask >> a & 1) {
+            const char *one = mpp_arena_printf(e->arena, "%s (%d)", e->mesh->name[a], e->mesh->size[a]);
+            s = s ? mpp_arena_printf(e->arena, "%s and %s", s, one) : one;
+        }
+    return s ? s : "no axis";
+}
+
+const char *mpp_emit_shape(struct mpp_emit *e, const struct mpp_buffer *b)
+{
+    const struct mpp_gtensor *t = &e->g->tensors[b->tensor];
+    struct mpp_text s = {.arena = e->arena};
+    mpp_text_add(&s, "[");
+    for (int d = 0; d < t->n_dims; d++) {
+        bool word = false;
+        for (const char *c = t->dims[d].name; c && *c; c++)
+            word = word || isalpha((unsigned char)*c);
+        int64_t k = parts(e, b->split[d]);
+        mpp_text_add(&s, "%s%s%s%lld", d ? ", " : "", word ? t->dims[d].name : "", word ? " " : "",
+                     (long long)t->dims[d].size);
+        if (k > 1)
+            mpp_text_add(&s, "/%lld", (long long)k);
+    }
+    mpp_text_add(&s, "]");
+    return s.data;
+}
+
+/* ---- small expressions ---- */
+
+const char *mpp_emit_add(struct mpp_emit *e, enum mpp_write_mode mode)
+{
+    e->uses_later = e->uses_later || mode == MPP_WRITE_ADD_LATER;
+    return mode == MPP_WRITE ? "false" : mode == MPP_WRITE_ADD ? "true" : "later";
+}
+
+const char *mpp_emit_beta(struct mpp_emit *e, enum mpp_write_mode mode)
+{
+    e->uses_later = e->uses_later || mode == MPP_WRITE_ADD_LATER;
+    return mode == MPP_WRITE ? "0.0f" : mode == MPP_WRITE_ADD ? "1.0f" : "later ? 1.0f : 0.0f";
+}
+
+const char *mpp_emit_stream(struct mpp_emit *e, int64_t stream, int64_t step)
+{
+    if (step == 0 || e->cls < 0)
+        return mpp_arena_printf(e->arena, "%lldu", (long long)stream);
+    if (step == 1)
+        return mpp_arena_printf(e->arena, "%lldu + t->layer", (long long)stream);
+    if (step < 0)
+        return mpp_arena_printf(e->arena, "%lldu - %lldu * t->layer", (long long)stream, (long long)-step);
+    return mpp_arena_printf(e->arena, "%lldu + %lldu * t->layer", (long long)stream, (long long)step);
+}
+
+bool mpp_emit_class_counts(const struct mpp_emit *e, int cls)
+{
+    for (int b = 0; b < e->prog->n_bodies; b++)
+        for (int i = 0; e->prog->bodies[b].cls == cls && i < e->prog->bodies[b].n_instrs; i++)
+            if (e->prog->bodies[b].instrs[i].stream_step)
+                return true;
+    return false;
+}
+
+const char *mpp_emit_op_name(struct mpp_emit *e, const struct mpp_gop *op)
+{
+    if (e->cls < 0 || op->index < 0 || !op->repeat_name)
+        return op->name;
+    const char *prefix = mpp_arena_printf(e->arena, "%s.%d.", op->repeat_name, op->index);
+    return strncmp(op->name, prefix, strlen(prefix)) == 0 ? op->name + strlen(prefix) : op->name;
+}
+
+/* ---- kernels ---- */
+
+const char *mpp_emit_kernel(struct mpp_emit *e, const char *base, const char *params, const char *body, const char *about)
+{
+    for (int i = 0; i < e->n_kernels; i++)
+        if (!strcmp(e->kernels[i].params, params) && !strcmp(e->kernels[i].body, body))
+            return e->kernels[i].name;
+    const char *name = base;
+    int n = 1;
+    for (int i = 0; i < e->n_kernels; i++)
+        if (!strcmp(e->kernels[i].name, name)) {
+            name = mpp_arena_printf(e->arena, "%s_%d", base, ++n);
+            i = -1;
+        }
+    e->kernels = mpp_arena_grow(e->arena, e->kernels, &e->cap_kernels, (size_t)e->n_kernels + 1, sizeof *e->kernels);
+    e->kernels[e->n_kernels++] = (struct mpp_emit_kernel){name, params, body, about};
+    return name;
+}

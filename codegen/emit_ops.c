@@ -1,0 +1,402 @@
+/* emit_ops.c - one emitter per name in the `emit` column of ir/ops.def. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "codegen/emit_internal.h"
+#include "ir/op.h"
+
+struct emitter {
+    void (*emit)(struct mpp_emit *e, const struct mpp_instr *in);
+    int (*accumulates)(const struct mpp_graph *g, const struct mpp_group *group, int out); /* NULL: never */
+    int64_t (*workspace)(const struct mpp_mesh *mesh, const struct mpp_rule *rule, struct mpp_split split);
+};
+
+/* ---- what emitters ask about their instruction ---- */
+
+static const struct mpp_group *group_of(const struct mpp_emit *e, const struct mpp_instr *in)
+{
+    return &e->g->groups[in->group];
+}
+
+static const struct mpp_gop *op_of(const struct mpp_emit *e, const struct mpp_instr *in)
+{
+    return &e->g->ops[group_of(e, in)->ops[0]];
+}
+
+static const char *arg(struct mpp_emit *e, const struct mpp_instr *in, int k)
+{
+    return k < in->n_in ? mpp_emit_ptr(e, in->in[k]) : "NULL";
+}
+
+static const char *result(struct mpp_emit *e, const struct mpp_instr *in, int k)
+{
+    return k < in->n_out ? mpp_emit_ptr(e, in->out[k]) : "NULL";
+}
+
+static struct mpp_size size_of(const struct mpp_emit *e, const struct mpp_buffer *b, int d)
+{
+    return e->g->tensors[b->tensor].dims[d];
+}
+
+static const char *dim(struct mpp_emit *e, const struct mpp_buffer *b, int d)
+{
+    return mpp_emit_dim(e, size_of(e, b, d), b->split[d]);
+}
+
+/* The first N dimensions of B as a struct mpp_space. */
+static const char *space(struct mpp_emit *e, const struct mpp_buffer *b, int n)
+{
+    struct mpp_text padded = {.arena = e->arena}, valid = {.arena = e->arena};
+    if (n == 0)
+        return "&(const struct mpp_space){.n_dims = 0}";
+    for (int d = 0; d < n; d++) {
+        mpp_text_add(&padded, "%s%lld", d ? ", " : "", (long long)b->padded[d]);
+        mpp_text_add(&valid, "%s%s", d ? ", " : "", mpp_emit_valid(e, size_of(e, b, d), b->split[d]));
+    }
+    return mpp_arena_printf(e->arena, "&(const struct mpp_space){%d, {%s}, {%s}}", n, padded.data, valid.data);
+}
+
+static long long count(const struct mpp_buffer *b)
+{
+    return (long long)mpp_emit_span(b, 0, b->n_dims);
+}
+
+static const char *note_op(struct mpp_emit *e, const struct mpp_instr *in, const struct mpp_buffer *b)
+{
+    const char *name = mpp_emit_op_name(e, op_of(e, in));
+    mpp_emit_note(e, "%s: %s", name, mpp_emit_shape(e, b));
+    return name;
+}
+
+static const char *ignore_index(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_attr *a = mpp_attrs_find(&op_of(e, in)->attrs, "ignore_index");
+    return a ? mpp_arena_printf(e->arena, "%lld", (long long)a->i) : "INT32_MIN";
+}
+
+static int always(const struct mpp_graph *g, const struct mpp_group *group, int out)
+{
+    (void)g;
+    (void)group;
+    return out == 0;
+}
+
+/* ---- fused loops, layouts ---- */
+
+static int is_sum(const struct mpp_graph *g, const struct mpp_group *group, int out)
+{
+    mpp_id op = g->tensors[group->out[out]].op;
+    return op >= 0 && mpp_op_info(g->ops[op].kind)->cls == MPP_CLASS_REDUCE;
+}
+
+static const struct emitter emit_fused = {mpp_emit_fused, is_sum, NULL};
+static const struct emitter emit_reduce_max = {mpp_emit_fused, NULL, NULL};
+
+/* Usually a reshaped array is the same bytes and there is no instruction at all. */
+static void write_reshape(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]), *y = mpp_emit_buffer(e, in->out[0]);
+    note_op(e, in, y);
+    mpp_emit_line(e, "memcpy(%s, %s, %lld * sizeof(float));", result(e, in, 0), arg(e, in, 0),
+                  count(x) < count(y) ? count(x) : count(y));
+}
+static const struct emitter emit_reshape = {write_reshape, NULL, NULL};
+
+static const char *accumulate_kernel(struct mpp_emit *e)
+{
+    return mpp_emit_kernel(e, "accumulate", "int64_t n, bool add, const float *restrict x, float *restrict y",
+                           "    MPP_IVDEP\n"
+                           "    for (int64_t i = 0; i < n; i++)\n"
+                           "        y[i] = add ? y[i] + x[i] : x[i];\n",
+                           "sums over micro-batches");
+}
+
+static void write_accumulate(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *b = mpp_emit_buffer(e, in->out[0]);
+    mpp_emit_line(e, "%s(%lld, %s, %s, %s);", accumulate_kernel(e), count(b), mpp_emit_add(e, in->mode[0]), arg(e, in, 0),
+                  result(e, in, 0));
+}
+static const struct emitter emit_accumulate = {write_accumulate, NULL, NULL};
+
+static const struct emitter emit_einsum = {mpp_emit_einsum, always, NULL};
+
+/* ---- tables ---- */
+
+static void write_embedding(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *ids = mpp_emit_buffer(e, in->in[0]), *table = mpp_emit_buffer(e, in->in[1]);
+    note_op(e, in, mpp_emit_buffer(e, in->out[0]));
+    mpp_emit_line(e, "mpp_embedding_forward(r, %s, %s, %lld, %s, %s, %s);", space(e, ids, ids->n_dims), dim(e, table, 0),
+                  (long long)mpp_emit_span(table, 1, table->n_dims), arg(e, in, 0), arg(e, in, 1), result(e, in, 0));
+}
+static const struct emitter emit_embedding = {write_embedding, NULL, NULL};
+
+static void write_embedding_grad(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *ids = mpp_emit_buffer(e, in->in[0]), *table = mpp_emit_buffer(e, in->out[0]);
+    note_op(e, in, table);
+    mpp_emit_line(e, "mpp_embedding_backward(r, %s, %s, %lld, %s, %s, %s, %s);", space(e, ids, ids->n_dims), dim(e, table, 0),
+                  (long long)mpp_emit_span(table, 1, table->n_dims), arg(e, in, 0), arg(e, in, 1),
+                  mpp_emit_beta(e, in->mode[0]), result(e, in, 0));
+}
+static const struct emitter emit_embedding_grad = {write_embedding_grad, always, NULL};
+
+/* Row s of y is row s of the table: this rank's rows begin where its block does. */
+static const char *rows_from(struct mpp_emit *e, const char *table, const struct mpp_buffer *rows, long long width)
+{
+    return rows->split[0] ? mpp_arena_printf(e->arena, "%s + %s.offset * %lld", table, dim(e, rows, 0), width) : table;
+}
+
+static const char *rows_count(struct mpp_emit *e, const struct mpp_buffer *rows, long long width)
+{
+    return mpp_emit_uneven(e, size_of(e, rows, 0), rows->split[0])
+               ? mpp_arena_printf(e->arena, "%s * %lld", mpp_emit_valid(e, size_of(e, rows, 0), rows->split[0]), width)
+               : mpp_arena_printf(e->arena, "%lld", (long long)rows->padded[0] * width);
+}
+
+static void write_position(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *y = mpp_emit_buffer(e, in->out[0]);
+    long long width = (long long)mpp_emit_span(y, 1, y->n_dims);
+    note_op(e, in, y);
+    mpp_emit_line(e, "memcpy(%s, %s, (size_t)(%s) * sizeof(float));", result(e, in, 0), rows_from(e, arg(e, in, 0), y, width),
+                  rows_count(e, y, width));
+}
+static const struct emitter emit_position = {write_position, NULL, NULL};
+
+static void write_position_grad(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *dy = mpp_emit_buffer(e, in->in[0]), *table = mpp_emit_buffer(e, in->out[0]);
+    long long width = (long long)mpp_emit_span(dy, 1, dy->n_dims);
+    note_op(e, in, table);
+    if (in->mode[0] == MPP_WRITE_ADD_LATER)
+        mpp_emit_line(e, "if (!%s)", mpp_emit_add(e, in->mode[0]));
+    if (in->mode[0] != MPP_WRITE_ADD) {
+        e->indent += in->mode[0] == MPP_WRITE ? 0 : 4;
+        mpp_emit_line(e, "memset(%s, 0, %lld * sizeof(float));", result(e, in, 0), count(table));
+        e->indent -= in->mode[0] == MPP_WRITE ? 0 : 4;
+    }
+    mpp_emit_line(e, "%s(%s, true, %s, %s);", accumulate_kernel(e), rows_count(e, dy, width), arg(e, in, 0),
+                  rows_from(e, result(e, in, 0), dy, width));
+}
+static const struct emitter emit_position_grad = {write_position_grad, always, NULL};
+
+/* ---- rows ---- */
+
+static void write_layernorm(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]);
+    int last = x->n_dims - 1;
+    note_op(e, in, x);
+    mpp_emit_line(e, "mpp_layernorm_forward(r, %s, %lld, %s, %s, %s, %s, %s, %s, %s, %s);", mpp_emit_mask(e, x->split[last]),
+                  (long long)mpp_emit_span(x, 0, last), dim(e, x, last),
+                  mpp_emit_float(e->arena, mpp_attrs_float(&op_of(e, in)->attrs, "epsilon", 1e-5)), arg(e, in, 0),
+                  arg(e, in, 1), arg(e, in, 2), result(e, in, 0), result(e, in, 1), result(e, in, 2));
+}
+static const struct emitter emit_layernorm = {write_layernorm, NULL, NULL};
+
+static void write_layernorm_grad(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]);
+    int last = x->n_dims - 1;
+    note_op(e, in, x);
+    mpp_emit_line(e, "mpp_layernorm_backward(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);",
+                  mpp_emit_mask(e, x->split[last]), space(e, x, last), dim(e, x, last), arg(e, in, 0), arg(e, in, 1),
+                  arg(e, in, 2), arg(e, in, 3), arg(e, in, 4), result(e, in, 0), result(e, in, 1), result(e, in, 2));
+}
+static const struct emitter emit_layernorm_grad = {write_layernorm_grad, NULL, NULL};
+
+static void write_softmax(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]);
+    int last = x->n_dims - 1;
+    note_op(e, in, x);
+    mpp_emit_line(e, "mpp_softmax_forward(r, %s, %lld, %s, %s, %s);", mpp_emit_mask(e, x->split[last]),
+                  (long long)mpp_emit_span(x, 0, last), dim(e, x, last), arg(e, in, 0), result(e, in, 0));
+}
+static const struct emitter emit_softmax = {write_softmax, NULL, NULL};
+
+static void write_softmax_grad(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *y = mpp_emit_buffer(e, in->in[0]);
+    int last = y->n_dims - 1;
+    note_op(e, in, y);
+    mpp_emit_line(e, "mpp_softmax_backward(r, %s, %lld, %s, %s, %s, %s);", mpp_emit_mask(e, y->split[last]),
+                  (long long)mpp_emit_span(y, 0, last), dim(e, y, last), arg(e, in, 0), arg(e, in, 1), result(e, in, 0));
+}
+static const struct emitter emit_softmax_grad = {write_softmax_grad, NULL, NULL};
+
+static void write_cross_entropy(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]);
+    int last = x->n_dims - 1;
+    unsigned mask = x->split[last];
+    note_op(e, in, x);
+    mpp_emit_line(e, "mpp_cross_entropy_forward(r, %s, %s, %s, %s, %s, %s, %s, %s, %s);", mpp_emit_mask(e, mask),
+                  space(e, x, last), dim(e, x, last), ignore_index(e, in), arg(e, in, 0), arg(e, in, 1), arg(e, in, 2),
+                  result(e, in, 1), result(e, in, 0));
+    if (!mask)
+        return;
+    mpp_emit_note(e, "Sum over %s: each label's loss was counted on the shard that holds its logit. 4 bytes.",
+                  mpp_emit_axis_words(e, mask));
+    mpp_emit_line(e, "mpp_all_reduce(r, %s, %s, 1, MPP_REDUCE_SUM);", mpp_emit_mask(e, mask), result(e, in, 0));
+}
+static const struct emitter emit_cross_entropy = {write_cross_entropy, NULL, NULL};
+
+static void write_cross_entropy_grad(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]);
+    int last = x->n_dims - 1;
+    note_op(e, in, x);
+    mpp_emit_line(e, "mpp_cross_entropy_backward(r, %s, %s, %s, %s, %s, %s, %s, %s, %s);", space(e, x, last), dim(e, x, last),
+                  ignore_index(e, in), arg(e, in, 0), arg(e, in, 1), arg(e, in, 2), arg(e, in, 3), arg(e, in, 4),
+                  result(e, in, 0));
+}
+static const struct emitter emit_cross_entropy_grad = {write_cross_entropy_grad, NULL, NULL};
+
+static void write_count_labels(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]);
+    note_op(e, in, x);
+    mpp_emit_line(e, "mpp_count_labels(r, %s, %s, %s, %s);", space(e, x, x->n_dims), ignore_index(e, in), arg(e, in, 0),
+                  result(e, in, 0));
+}
+static const struct emitter emit_count_labels = {write_count_labels, NULL, NULL};
+
+/* ---- attention ---- */
+
+/* q [batch, seq, heads, head_dim], k [batch, keys, ...] as a struct mpp_attention. */
+static const char *attention(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_gop *op = op_of(e, in);
+    const struct mpp_buffer *q = mpp_emit_buffer(e, in->in[0]), *k = mpp_emit_buffer(e, in->in[1]);
+    double scale = mpp_attrs_float(&op->attrs, "scale", 1 / sqrt((double)size_of(e, q, 3).size));
+    double dropout = mpp_attrs_float(&op->attrs, "dropout", 0);
+    struct mpp_text s = {.arena = e->arena};
+    mpp_text_add(&s, "&(const struct mpp_attention){.batch = %s, .seq_q = %s, .seq_k = %s, .heads = %s, .head_dim = %lld, "
+                     ".scale = %s", dim(e, q, 0), dim(e, q, 1), dim(e, k, 1), dim(e, q, 2), (long long)q->padded[3],
+                 mpp_emit_float(e->arena, scale));
+    if (mpp_attrs_int(&op->attrs, "causal", 0))
+        mpp_text_add(&s, ", .causal = true");
+    if (dropout > 0)
+        mpp_text_add(&s, ", .dropout = %s, .op = %s", mpp_emit_float(e->arena, dropout),
+                     mpp_emit_stream(e, mpp_attrs_int(&op->attrs, "stream", 0), in->stream_step));
+    mpp_text_add(&s, "}");
+    return s.data;
+}
+
+static void write_attention(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    note_op(e, in, mpp_emit_buffer(e, in->in[0]));
+    mpp_emit_line(e, "mpp_attention_forward(r, %s, %s, %s, %s, %s, %s, %s);", attention(e, in), arg(e, in, 0), arg(e, in, 1),
+                  arg(e, in, 2), arg(e, in, 3), result(e, in, 0), result(e, in, 1));
+}
+
+static void write_attention_grad(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    note_op(e, in, mpp_emit_buffer(e, in->in[0]));
+    mpp_emit_line(e, "mpp_attention_backward(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);", attention(e, in), arg(e, in, 0),
+                  arg(e, in, 1), arg(e, in, 2), arg(e, in, 3), arg(e, in, 4), arg(e, in, 5), arg(e, in, 6), result(e, in, 0),
+                  result(e, in, 1), result(e, in, 2));
+}
+
+/* As mpp_attention_workspace of the host runtime: two tiles of 128 queries x 512 keys. */
+static int64_t attention_workspace(const struct mpp_mesh *mesh, const struct mpp_rule *rule, struct mpp_split split)
+{
+    int64_t seq[2];
+    for (int o = 0; o < 2; o++) {
+        int factor = rule->operand[o].dim[1].n ? rule->operand[o].dim[1].factor[0] : -1;
+        unsigned mask = 0;
+        for (int a = 0; a < mesh->n_axes; a++)
+            mask |= split.axis[a] == factor && factor >= 0 ? 1u << a : 0;
+        seq[o] = factor < 0 ? 1 : mpp_block_padded(mesh, rule->factor[factor].size.size, mask);
+    }
+    int64_t width = ((seq[1] < 512 ? seq[1] : 512) + 15) / 16 * 16, height = (seq[0] < 128 ? seq[0] : 128) + 1;
+    return 2 * height * width * 4;
+}
+static const struct emitter emit_attention = {write_attention, NULL, attention_workspace};
+static const struct emitter emit_attention_grad = {write_attention_grad, NULL, attention_workspace};
+
+/* ---- the update ---- */
+
+static void write_square_sum(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]);
+    mpp_emit_line(e, "mpp_square_sum(r, %s, %s, %s);", space(e, x, x->n_dims), arg(e, in, 0), result(e, in, 0));
+}
+static const struct emitter emit_square_sum = {write_square_sum, NULL, NULL};
+
+static void write_clip_scale(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    mpp_emit_note(e, "The norm of all gradients, and what they are multiplied by so that it stays below the limit");
+    mpp_emit_line(e, "mpp_clip_scale(r, %s, %s, %s);", arg(e, in, 0), result(e, in, 0), result(e, in, 1));
+}
+static const struct emitter emit_clip_scale = {write_clip_scale, NULL, NULL};
+
+static const char *weight_decay(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    return mpp_emit_float(e->arena, mpp_attrs_float(&op_of(e, in)->attrs, "weight_decay", 0));
+}
+
+static void write_adamw(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    mpp_emit_line(e, "mpp_adamw(r, %lld, %s, %s, %s, %s, %s, %s);", count(mpp_emit_buffer(e, in->in[0])),
+                  weight_decay(e, in), arg(e, in, 4), arg(e, in, 3), arg(e, in, 0), arg(e, in, 1), arg(e, in, 2));
+}
+static const struct emitter emit_adamw = {write_adamw, NULL, NULL};
+
+static void write_sgd(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    mpp_emit_line(e, "mpp_sgd(r, %lld, %s, %s, %s, %s, %s);", count(mpp_emit_buffer(e, in->in[0])), weight_decay(e, in),
+                  arg(e, in, 2), arg(e, in, 1), arg(e, in, 0), arg(e, in, 3));
+}
+static const struct emitter emit_sgd = {write_sgd, NULL, NULL};
+
+/* ---- the table ---- */
+
+static const struct emitter *const table[MPP_OP_COUNT] = {
+#define MPP_OP(ID, name, cls, attrs, rule, shape, linear, flops, expr, grad, ref, emit) [MPP_OP_##ID] = &emit_##emit,
+#include "ir/ops.def"
+#undef MPP_OP
+};
+
+static const struct emitter *emitter_of(const struct mpp_graph *g, const struct mpp_group *group)
+{
+    return group->n_ops > 1 ? &emit_fused : table[g->ops[group->ops[0]].kind];
+}
+
+int64_t mpp_emit_workspace(const struct mpp_graph *graph, const struct mpp_mesh *mesh, const struct mpp_group *group,
+                           struct mpp_split split)
+{
+    const struct emitter *em = emitter_of(graph, group);
+    return em->workspace ? em->workspace(mesh, group->rule, split) : 0;
+}
+
+bool mpp_emit_can_accumulate(const struct mpp_graph *graph, const struct mpp_group *group, int out_index)
+{
+    const struct emitter *em = emitter_of(graph, group);
+    return em->accumulates && em->accumulates(graph, group, out_index);
+}
+
+void mpp_emit_instr(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    switch (in->kind) {
+    case MPP_INSTR_COMPUTE:
+        emitter_of(e->g, group_of(e, in))->emit(e, in);
+        break;
+    case MPP_INSTR_STEP:
+        mpp_emit_step(e, in);
+        break;
+    case MPP_INSTR_ACCUMULATE:
+        write_accumulate(e, in);
+        break;
+    case MPP_INSTR_ADD_SCALAR:
+        mpp_emit_line(e, "%s[0] += %s[0];", result(e, in, 0), arg(e, in, 0));
+        break;
+    case MPP_INSTR_ZERO:
+        mpp_emit_line(e, "memset(%s, 0, %lld * sizeof(float));", result(e, in, 0), count(mpp_emit_buffer(e, in->out[0])));
+        break;
+    }
+}

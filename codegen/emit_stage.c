@@ -1,0 +1,183 @@
+/* emit_stage.c - stage0.c: a function per layer and phase, and the four entries that the runtime calls. */
+#include <stdio.h>
+#include <string.h>
+
+#include "codegen/emit_internal.h"
+#include "ir/op.h"
+
+static void begin_function(struct mpp_emit *e, int cls)
+{
+    e->body = (struct mpp_text){.arena = e->arena};
+    e->indent = 4;
+    e->cls = cls;
+    e->uses_later = false;
+}
+
+/* Write the function HEADER with the body collected so far. */
+static void end_function(struct mpp_emit *e, const char *comment, const char *header)
+{
+    struct mpp_text *out = &e->stage_text;
+    const char *body = mpp_text_string(&e->body);
+    bool plan = strstr(body, "p->") != NULL, layer = e->cls >= 0 && !strstr(body, "t->");
+    mpp_text_add(out, "\n");
+    if (comment)
+        mpp_text_comment(out, 0, comment);
+    mpp_text_line(out, 0, header);
+    mpp_text_add(out, "{\n");
+    if (plan)
+        mpp_text_add(out, "    struct plan_state *p = r->plan;\n");
+    if (e->uses_later)
+        mpp_text_add(out, "    const bool later = r->micro_batch > 0; /* gradients add up over the micro-batches */\n");
+    if (!plan && !e->uses_later && !strstr(body, "(r,") && !strstr(body, "(r)") && !strstr(body, "r->"))
+        mpp_text_add(out, "    (void)r;\n");
+    if (layer)
+        mpp_text_add(out, "    (void)t;\n");
+    if (*body && (plan || e->uses_later))
+        mpp_text_add(out, "\n");
+    mpp_text_add(out, "%s}\n", body);
+}
+
+/* Instructions FROM.. of a list; those that run once per step stand in one `if`. */
+static void emit_run(struct mpp_emit *e, const struct mpp_instr *in, bool *inside)
+{
+    if (in->once && !*inside) {
+        mpp_emit_line(e, "if (r->micro_batch == 0) { /* kept for the whole step */");
+        e->indent += 4;
+    } else if (!in->once && *inside) {
+        e->indent -= 4;
+        mpp_emit_line(e, "}");
+    }
+    *inside = in->once;
+    mpp_emit_instr(e, in);
+}
+
+static void close_once(struct mpp_emit *e, bool *inside)
+{
+    if (*inside) {
+        e->indent -= 4;
+        mpp_emit_line(e, "}");
+    }
+    *inside = false;
+}
+
+static bool body_is_gradient(const struct mpp_body *b)
+{
+    return b->n_instrs > 0 && b->instrs[0].gradient;
+}
+
+static void emit_body(struct mpp_emit *e, const struct mpp_body *b)
+{
+    static const char *const what[] = {"before the first forward of a step", "forward", "backward", "update"};
+    const struct mpp_layer_class *c = &e->prog->classes[b->cls];
+    begin_function(e, b->cls);
+    bool inside = false;
+    for (int i = 0; i < b->n_instrs; i++)
+        emit_run(e, &b->instrs[i], &inside);
+    close_once(e, &inside);
+    const char *phase = body_is_gradient(b) ? "its gradients summed over ranks" : what[b->phase];
+    const char *field = e->prog->classes[b->cls].name;
+    const char *comment = c->count > 1 ? mpp_arena_printf(e->arena, "One layer of %s: %s.", field, phase)
+                                       : mpp_arena_printf(e->arena, "Layer %s: %s.", field, phase);
+    end_function(e, comment, mpp_arena_printf(e->arena, "static void %s(struct mpp_rank *r, const struct %s_tensors *t)",
+                                              b->name, mpp_emit_class_field(e, b->cls)));
+}
+
+static void emit_loop(struct mpp_emit *e, const struct mpp_pitem *item)
+{
+    const struct mpp_layer_class *c = &e->prog->classes[item->cls];
+    const char *field = mpp_emit_class_field(e, item->cls), *name = e->prog->bodies[item->body].name;
+    if (c->count == 1)
+        mpp_emit_line(e, "%s(r, &p->%s[0]);", name, field);
+    else if (item->descending) {
+        mpp_emit_line(e, "for (int i = %d; i >= 0; i--)", c->count - 1);
+        mpp_emit_line(e, "    %s(r, &p->%s[i]);", name, field);
+    } else {
+        mpp_emit_line(e, "for (int i = 0; i < %d; i++)", c->count);
+        mpp_emit_line(e, "    %s(r, &p->%s[i]);", name, field);
+    }
+}
+
+static bool item_is_gradient(const struct mpp_emit *e, const struct mpp_pitem *item)
+{
+    return item->loop ? body_is_gradient(&e->prog->bodies[item->body]) : item->instr.gradient;
+}
+
+/* The items of a section; GRADIENT: only those of reduce_gradients, or only the others (UPDATE). */
+static void emit_items(struct mpp_emit *e, const struct mpp_section *s, bool gradient)
+{
+    bool inside = false;
+    for (int i = 0; i < s->n_items; i++) {
+        const struct mpp_pitem *item = &s->items[i];
+        if (item_is_gradient(e, item) != gradient)
+            continue;
+        if (item->loop) {
+            close_once(e, &inside);
+            emit_loop(e, item);
+        } else {
+            emit_run(e, &item->instr, &inside);
+        }
+    }
+    close_once(e, &inside);
+}
+
+static void emit_bodies(struct mpp_emit *e, enum mpp_phase phase)
+{
+    for (int b = 0; b < e->prog->n_bodies; b++)
+        if (e->prog->bodies[b].phase == phase)
+            emit_body(e, &e->prog->bodies[b]);
+}
+
+static void emit_section(struct mpp_emit *e, enum mpp_phase phase, bool gradient, const char *comment, const char *header)
+{
+    begin_function(e, -1);
+    emit_items(e, &e->prog->section[phase], gradient);
+    end_function(e, comment, header);
+}
+
+static const char *title(struct mpp_emit *e)
+{
+    struct mpp_text s = {.arena = e->arena};
+    const struct mpp_model *m = e->g->model;
+    int n = 1;
+    mpp_text_add(&s, "Stage 0 of %d: %s%s%s%s, ", e->plan->n_stages, m->name, m->preset ? " (" : "",
+                 m->preset ? m->preset : "", m->preset ? ")" : "");
+    for (int a = 0; a < e->mesh->n_axes; a++)
+        n *= e->mesh->size[a];
+    if (n == 1) {
+        mpp_text_add(&s, "one device.");
+    } else {
+        mpp_text_add(&s, "devices 0-%d as", n - 1);
+        for (int a = 0; a < e->mesh->n_axes; a++)
+            mpp_text_add(&s, "%s %s %d", a ? " x" : "", e->mesh->name[a], e->mesh->size[a]);
+        mpp_text_add(&s, ".");
+    }
+    return s.data;
+}
+
+void mpp_emit_stage(struct mpp_emit *e)
+{
+    struct mpp_text *out = &e->stage_text;
+    *out = (struct mpp_text){.arena = e->arena};
+    mpp_text_add(out, "/* %s\n", title(e));
+    mpp_text_add(out, " * A micro-batch is %lld samples, a step %lld of them; arena %lld bytes (plan.json, report.txt).\n",
+                 (long long)e->g->batch, (long long)e->plan->micro_batches, (long long)e->prog->arena_bytes);
+    mpp_text_add(out, " * Shapes name each dimension with its global extent, and over how many ranks it is split. */\n"
+                      "#include <string.h>\n\n#include \"kernels.h\"\n#include \"plan.h\"\n");
+    emit_bodies(e, MPP_PHASE_PROLOGUE);
+    if (e->prog->section[MPP_PHASE_PROLOGUE].n_items > 0)
+        emit_section(e, MPP_PHASE_PROLOGUE, false, "Before the first forward of a step, for each micro-batch.",
+                     "void stage0_prologue(struct mpp_rank *r)");
+    emit_bodies(e, MPP_PHASE_FORWARD);
+    emit_section(e, MPP_PHASE_FORWARD, false, NULL, "static void forward(struct mpp_rank *r)");
+    emit_bodies(e, MPP_PHASE_BACKWARD);
+    emit_section(e, MPP_PHASE_BACKWARD, false, NULL, "static void backward(struct mpp_rank *r)");
+    mpp_text_add(out, "\nvoid stage0_forward_backward(struct mpp_rank *r)\n{\n    forward(r);\n    if (r->training)\n"
+                      "        backward(r);\n}\n");
+    emit_bodies(e, MPP_PHASE_UPDATE);
+    emit_section(e, MPP_PHASE_UPDATE, true, "After the last backward of a step: gradients become final.",
+                 "void stage0_reduce_gradients(struct mpp_rank *r)");
+    begin_function(e, -1);
+    mpp_emit_line(e, "stage0_reduce_gradients(r);");
+    emit_items(e, &e->prog->section[MPP_PHASE_UPDATE], false);
+    end_function(e, "Once per step: gradient norm, clipping, optimiser.", "void stage0_update(struct mpp_rank *r)");
+}

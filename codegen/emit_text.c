@@ -1,0 +1,159 @@
+/* emit_text.c - growing texts, line breaking, literals. */
+#include <ctype.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "codegen/emit_internal.h"
+
+enum { MAX_COLUMN = 118 };
+
+static void append(struct mpp_text *t, const char *s, size_t n)
+{
+    t->data = mpp_arena_grow(t->arena, t->data, &t->cap, t->n + n + 1, 1);
+    memcpy(t->data + t->n, s, n);
+    t->n += n;
+    t->data[t->n] = '\0';
+}
+
+void mpp_text_add(struct mpp_text *t, const char *fmt, ...)
+{
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    t->data = mpp_arena_grow(t->arena, t->data, &t->cap, t->n + (size_t)n + 1, 1);
+    vsnprintf(t->data + t->n, (size_t)n + 1, fmt, again);
+    va_end(again);
+    t->n += (size_t)n;
+}
+
+const char *mpp_text_string(struct mpp_text *t)
+{
+    return t->data ? t->data : "";
+}
+
+/* Where to break LINE so that its first part fits WIDTH: after the last ", " or ": " outside of strings; 0: nowhere. */
+static size_t break_at(const char *line, size_t width)
+{
+    size_t best = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < width && line[i]; i++) {
+        if (line[i] == '"' && (i == 0 || line[i - 1] != '\\'))
+            quoted = !quoted;
+        if (!quoted && i > 0 && line[i] == ' ' && (line[i - 1] == ',' || line[i - 1] == ';'))
+            best = i + 1;
+    }
+    return best;
+}
+
+void mpp_text_line(struct mpp_text *t, int indent, const char *line)
+{
+    const char *paren = strpbrk(line, "({");
+    int inner = indent + 4;
+    if (paren && paren - line < 60)
+        inner = indent + (int)(paren - line) + 1;
+    int column = indent;
+    while (strlen(line) + (size_t)column > MAX_COLUMN) {
+        size_t at = break_at(line, (size_t)(MAX_COLUMN - column));
+        if (at == 0)
+            break;
+        mpp_text_add(t, "%*s", column, "");
+        append(t, line, at - 1);
+        append(t, "\n", 1);
+        line += at;
+        column = inner;
+    }
+    mpp_text_add(t, "%*s%s\n", column, "", line);
+}
+
+void mpp_text_comment(struct mpp_text *t, int indent, const char *words)
+{
+    int width = MAX_COLUMN - indent - 3;
+    bool first = true;
+    while (*words) {
+        size_t n = strlen(words);
+        bool last = n + 3 <= (size_t)width;
+        if (!last) {
+            for (n = (size_t)width; n > 0 && words[n] != ' ';)
+                n--;
+            if (n == 0)
+                n = strcspn(words, " ");
+        }
+        mpp_text_add(t, "%*s%s %.*s%s\n", indent, "", first ? "/*" : " *", (int)n, words, last || !words[n] ? " */" : "");
+        words += n;
+        words += *words == ' ';
+        first = false;
+    }
+}
+
+const char *mpp_emit_float(struct mpp_arena *arena, double value)
+{
+    char s[40];
+    if (isinf(value))
+        return value < 0 ? "-INFINITY" : "INFINITY";
+    snprintf(s, sizeof s, "%.9g", value);
+    for (int digits = 1; digits < 9; digits++) {
+        char shorter[40];
+        snprintf(shorter, sizeof shorter, "%.*g", digits, value);
+        float a, b;
+        if (sscanf(shorter, "%f", &a) == 1 && sscanf(s, "%f", &b) == 1 && memcmp(&a, &b, sizeof a) == 0) {
+            memcpy(s, shorter, sizeof s);
+            break;
+        }
+    }
+    return mpp_arena_printf(arena, "%s%sf", s, strpbrk(s, ".e") ? "" : ".0");
+}
+
+const char *mpp_emit_bytes_text(struct mpp_arena *arena, int64_t bytes)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double v = (double)bytes;
+    int u = 0;
+    while (v >= 1024 && u < 5) {
+        v /= 1024;
+        u++;
+    }
+    if (u == 0)
+        return mpp_arena_printf(arena, "%d bytes", (int)bytes);
+    int decimals = v < 10 && v * 10 - floor(v * 10) > 0 ? 2 : v < 100 ? 1 : 0;
+    char *s = mpp_arena_printf(arena, "%.*f", decimals, v);
+    if (strchr(s, '.'))
+        for (size_t n = strlen(s); s[n - 1] == '0' || s[n - 1] == '.'; n--) {
+            bool point = s[n - 1] == '.';
+            s[n - 1] = '\0';
+            if (point)
+                break;
+        }
+    return mpp_arena_printf(arena, "%s %s", s, units[u]);
+}
+
+const char *mpp_emit_identifier(struct mpp_arena *arena, const char *name)
+{
+    char *s = mpp_arena_printf(arena, "%s%s", isdigit((unsigned char)name[0]) ? "n" : "", name);
+    for (char *c = s; *c; c++)
+        if (!isalnum((unsigned char)*c))
+            *c = '_';
+    return s;
+}
+
+const char *mpp_emit_quoted(struct mpp_arena *arena, const char *s)
+{
+    if (!s)
+        return "NULL";
+    struct mpp_text t = {.arena = arena};
+    mpp_text_add(&t, "\"");
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\' || c == '?')
+            mpp_text_add(&t, "\\%c", c);
+        else if (c < 0x20 || c >= 0x7f)
+            mpp_text_add(&t, "\\%03o", c);
+        else
+            mpp_text_add(&t, "%c", c);
+    }
+    mpp_text_add(&t, "\"");
+    return t.data;
+}
