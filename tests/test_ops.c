@@ -10,8 +10,9 @@
 #include "ir/pass.h"
 #include "ir/ref.h"
 #include "tests/op_examples.h"
+#include "tests/shards.h"
 
-enum { MAX_RANKS = 24, MAX_OPERANDS = EXAMPLE_MAX_IN + 8 };
+enum { MAX_OPERANDS = EXAMPLE_MAX_IN + 8 };
 
 static int passed, failed;
 
@@ -68,81 +69,27 @@ static void all_reduce(void *ctx, double *x, int64_t n, bool max)
     free(sum);
 }
 
-static void coordinates(const struct mpp_mesh *mesh, int rank, int *coord)
-{
-    for (int a = mesh->n_axes - 1; a >= 0; a--) {
-        coord[a] = rank % mesh->size[a];
-        rank /= mesh->size[a];
-    }
-}
-
-/* Number of the rank (or, for the axes of MASK only, of the place) at COORD. */
-static int number(const struct mpp_mesh *mesh, const int *coord, unsigned mask)
-{
-    int n = 0;
-    for (int a = 0; a < mesh->n_axes; a++)
-        if (mask >> a & 1)
-            n = n * mesh->size[a] + coord[a];
-    return n;
-}
-
-static int extent(const struct mpp_mesh *mesh, unsigned mask)
-{
-    int n = 1;
-    for (int a = 0; a < mesh->n_axes; a++)
-        n *= mask >> a & 1 ? mesh->size[a] : 1;
-    return n;
-}
-
-/* The block of T at COORD under S; its data is allocated, not filled. */
-static struct mpp_ref_tensor block(const struct mpp_ref_tensor *t, const struct mpp_mesh *mesh, struct mpp_sharding s,
-                                   const int *coord)
-{
-    struct mpp_ref_tensor b = *t;
-    for (int d = 0; d < t->n_dims; d++)
-        b.dims[d] = mpp_block_valid(mesh, t->dims[d], mpp_sharding_mask(s, d), coord, &b.offset[d]);
-    b.data = mpp_ref_scratch(mpp_ref_count(&b));
-    return b;
-}
-
-/* Term PLACE of N that add up to VALUE. */
-static double term(double value, int64_t element, int place, int n)
-{
-    double sum = 0, own = 0;
-    for (int p = 0; p < n; p++) {
-        uint64_t state = (uint64_t)element * 64 + (uint64_t)p;
-        double v = p < n - 1 ? 2 * example_random(&state) - 1 : value - sum;
-        sum += v;
-        own = p == place ? v : own;
-    }
-    return own;
-}
-
 static void make_shard(struct run *r, int rank)
 {
     struct shard *s = &r->shard[rank];
     int coord[MPP_MAX_AXES] = {0};
-    coordinates(r->mesh, rank, coord);
+    mpp_shard_coordinates(r->mesh, rank, coord);
     for (int o = 0; o < r->rule->n_in + r->rule->n_out; o++) {
         const struct mpp_ref_tensor *t = &r->whole[o];
         if (!t->data)
             continue;
         struct mpp_sharding sh = mpp_split_operand(r->rule, r->split, o);
-        s->operand[o] = block(t, r->mesh, sh, coord);
-        unsigned partial = mpp_sharding_mask(sh, MPP_PARTIAL);
-        int64_t idx[MPP_GRAPH_MAX_DIMS] = {0}, n = o < r->rule->n_in ? mpp_ref_count(&s->operand[o]) : 0;
-        for (int64_t i = 0; i < n; i++, mpp_ref_next(&s->operand[o], idx)) {
-            int64_t at = mpp_ref_global_index(&s->operand[o], idx);
-            s->operand[o].data[i] = term(t->data[at], at, number(r->mesh, coord, partial), extent(r->mesh, partial));
-        }
+        s->operand[o] = mpp_shard_block(t, r->mesh, sh, coord);
+        if (o < r->rule->n_in)
+            mpp_shard_fill(t, r->mesh, sh, coord, &s->operand[o]);
     }
     unsigned internal = 0;
     for (int a = 0; a < r->mesh->n_axes; a++)
         if (r->split.axis[a] >= 0 && r->rule->factor[r->split.axis[a]].kind == MPP_FACTOR_INTERNAL)
             internal |= 1u << a;
-    s->group = &r->group[number(r->mesh, coord, ~internal)];
-    s->member = number(r->mesh, coord, internal);
-    s->group->n = extent(r->mesh, internal);
+    s->group = &r->group[mpp_shard_number(r->mesh, coord, ~internal)];
+    s->member = mpp_shard_number(r->mesh, coord, internal);
+    s->group->n = mpp_shard_extent(r->mesh, internal);
     s->in.in = s->operand;
     s->in.out = s->operand + r->rule->n_in;
     if (internal)
@@ -177,41 +124,13 @@ static void run_shards(struct run *r)
             pthread_barrier_destroy(&r->shard[i].group->barrier);
 }
 
-static double difference(const double *x, const double *y, int64_t n)
-{
-    double worst = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double d = fabs(x[i] - y[i]) / (1 + fabs(y[i]));
-        worst = d > worst || isnan(d) ? d : worst;
-    }
-    return worst;
-}
-
-/* Output O put together (blocks placed, partial terms summed) against the whole one; copies against each other. */
+/* Output O put together against the whole one. */
 static double compare(const struct run *r, int o)
 {
-    const struct mpp_ref_tensor *t = &r->whole[o];
-    struct mpp_sharding sh = mpp_split_operand(r->rule, r->split, o);
-    unsigned used = 0;
-    for (int a = 0; a < r->mesh->n_axes; a++)
-        used |= sh.axis[a] != MPP_WHOLE ? 1u << a : 0;
-    double *sum = mpp_ref_scratch(mpp_ref_count(t)), worst = 0;
-    for (int rank = 0; rank < r->n_ranks; rank++) {
-        const struct mpp_ref_tensor *b = &r->shard[rank].operand[o];
-        int coord[MPP_MAX_AXES] = {0}, first[MPP_MAX_AXES];
-        coordinates(r->mesh, rank, coord);
-        for (int a = 0; a < MPP_MAX_AXES; a++)
-            first[a] = used >> a & 1 ? coord[a] : 0;
-        int original = number(r->mesh, first, ~0u);
-        int64_t idx[MPP_GRAPH_MAX_DIMS] = {0}, n = mpp_ref_count(b);
-        if (original != rank)
-            worst = fmax(worst, difference(b->data, r->shard[original].operand[o].data, n));
-        for (int64_t i = 0; i < n && original == rank; i++, mpp_ref_next(b, idx))
-            sum[mpp_ref_global_index(b, idx)] += b->data[i];
-    }
-    double d = difference(sum, t->data, mpp_ref_count(t));
-    free(sum);
-    return isnan(d) ? d : fmax(worst, d);
+    const struct mpp_ref_tensor *blocks[MAX_RANKS];
+    for (int rank = 0; rank < r->n_ranks; rank++)
+        blocks[rank] = &r->shard[rank].operand[o];
+    return mpp_shard_compare(&r->whole[o], r->mesh, mpp_split_operand(r->rule, r->split, o), r->n_ranks, blocks);
 }
 
 static const char *split_text(const struct run *r, char *text, size_t size)
@@ -254,7 +173,7 @@ static void check_mesh(const char *name, const char *example, struct run *r)
     int choices = r->rule->n_factors + 2, total = 1;
     for (int a = 0; a < r->mesh->n_axes; a++)
         total *= choices;
-    r->n_ranks = extent(r->mesh, ~0u);
+    r->n_ranks = mpp_shard_extent(r->mesh, ~0u);
     for (int c = 0; c < total; c++) {
         for (int a = 0, rest = c; a < MPP_MAX_AXES; a++, rest /= choices)
             r->split.axis[a] = (int8_t)(a < r->mesh->n_axes ? rest % choices - 2 : MPP_WHOLE);
