@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "ir/graph_edit.h"
+#include "ir/layers.h"
 #include "ir/op.h"
 #include "ir/pass.h"
 #include "ir/rule_text.h"
@@ -620,6 +621,38 @@ static void test_builder(void)
     mpp_arena_free(arena);
 }
 
+/* docs/ops.md lists every layer with its attributes, and every op of the table. */
+static void test_docs(void)
+{
+    char path[512], line[2048];
+    snprintf(path, sizeof path, "%s/docs/ops.md", root);
+    FILE *f = fopen(path, "r");
+    CHECK(f, "no %s", path);
+    if (!f)
+        return;
+    int n_layers, found = 0, ops = 0;
+    const struct mpp_layer *layers = mpp_layers(&n_layers);
+    while (fgets(line, sizeof line, f)) {
+        char *to = line;
+        for (const char *from = line; *from; from++) {
+            if (from[0] != '\\' || from[1] != '|')
+                *to++ = *from;
+        }
+        *to = '\0';
+        char *type = strncmp(line, "| ", 2) == 0 ? line + 2 : NULL, *end = type ? strchr(type, ' ') : NULL;
+        if (!end)
+            continue;
+        *end = '\0';
+        for (int i = 0; i < n_layers && found < n_layers; i++)
+            found += strcmp(layers[i].type, type) == 0 && strstr(end + 1, layers[i].attrs) != NULL;
+        int kind = found == n_layers ? mpp_op_find(type) : -1;
+        ops += kind >= 0 && strstr(end + 1, mpp_op_info(kind)->attrs) && strstr(end + 1, mpp_op_info(kind)->rule);
+    }
+    fclose(f);
+    CHECK(found == n_layers, "%d of %d layers are described", found, n_layers);
+    CHECK(ops >= MPP_OP_COUNT, "%d of %d ops are described", ops, MPP_OP_COUNT);
+}
+
 static void test_passes(void)
 {
     struct loaded l = load_model("mlp.xml", NULL, NULL, false);
@@ -674,6 +707,7 @@ int main(int argc, char **argv)
     test_print_parse();
     test_parse_mutations();
     test_builder();
+    test_docs();
     test_passes();
     test_verifier();
     printf("%d passed, %d failed\n", passed, failed);
