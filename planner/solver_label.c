@@ -131,6 +131,31 @@ static bool dominates(struct labels *l, int32_t a, int32_t b)
     return l->label[a].cost <= l->label[b].cost;
 }
 
+/* Keep the best label in each of so many equal parts of the range of bytes at the first row, so that lean
+ * and fat ways to go on both stay. Returns how many there are. */
+static size_t spread(struct labels *l, int32_t *id, size_t n)
+{
+    int64_t low = INT64_MAX, high = 0;
+    size_t kept = 0;
+    for (size_t i = 0; i < n && l->n_rows > 0; i++) {
+        int64_t b = label_bytes(l, id[i])[0];
+        low = b < low ? b : low;
+        high = b > high ? b : high;
+    }
+    sort_ids(l, id, n, true);
+    if (l->n_rows == 0 || low == high)
+        return (size_t)l->beam;
+    uint8_t *taken = mpp_arena_array(l->arena, l->beam, uint8_t);
+    for (size_t i = 0; i < n; i++) {
+        double at = (double)(label_bytes(l, id[i])[0] - low) / (double)(high - low);
+        int32_t part = (int32_t)(at * (l->beam - 1) + 0.5);
+        if (!taken[part])
+            id[kept++] = id[i];
+        taken[part] = 1;
+    }
+    return kept;
+}
+
 /* Drop dominated labels from the current list's part [FROM, end), and what is beyond the beam. */
 static void filter(struct labels *l, size_t from)
 {
@@ -146,17 +171,7 @@ static void filter(struct labels *l, size_t from)
             id[kept++] = id[i];
     }
     if (l->beam > 0 && kept > (size_t)l->beam) {
-        int32_t lean = id[0];
-        for (size_t i = 1; i < kept; i++)
-            if (l->n_rows > 0 && label_bytes(l, id[i])[0] < label_bytes(l, lean)[0])
-                lean = id[i];
-        sort_ids(l, id, kept, true);
-        kept = (size_t)l->beam;
-        bool has = false;
-        for (size_t i = 0; i < kept; i++)
-            has |= id[i] == lean;
-        if (!has)
-            id[kept - 1] = lean;
+        kept = spread(l, id, kept);
         l->cut = true;
     }
     l->n_cur = from + kept;

@@ -10,14 +10,14 @@
 
 #include "planner/solver_internal.h"
 
-enum { MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, MAX_ROUNDS = 10 };
+enum { BEAM = 48, MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, MAX_ROUNDS = 10 };
 
 /* Elimination limits, entries: of the whole, and of one restricted to few choices. */
 static const double ROUND_ENTRIES[] = {2e8, 2e8, 2e8, 2e8, 2e8, 2e8, 4e8, 4e8, 4e8, 4e8};
 static const int ROUND_STEPS[] = {1, 4, 8, 16, 32, 90, 90, 90, 90, 90},
                  MEMORY_STEPS[] = {12, 12, 16, 24, 32, 90, 90, 90, 90, 90};
 static const double PLAN_ENTRIES = 4e8, SMALL_ENTRIES = 2e7, LABEL_ENTRIES = 5e5;
-static const int64_t BEAM_LABELS = 500000, WIDEN_LABELS = 1000000, EXACT_LABELS = 6000000;
+static const int64_t BEAM_LABELS = 1000000, WIDEN_LABELS = 1000000, EXACT_LABELS = 6000000;
 
 struct pool {
     struct mpp_arena *arena;
@@ -300,7 +300,7 @@ static bool search_below(struct dual *d, int64_t target)
     if (memory) {
         done = mpp_solver_label(s, plan, d->best_price, target, 0, WIDEN_LABELS);
         if (!done)
-            mpp_solver_label(s, plan, d->best_price, target, 16, BEAM_LABELS);
+            mpp_solver_label(s, plan, d->best_price, target, BEAM, BEAM_LABELS);
     } else {
         struct mpp_solver_eval *sub = mpp_solver_eval_new(s, plan, NULL);
         int32_t *choice = mpp_arena_array(sub->arena, s->p->n_nodes, int32_t);
@@ -317,6 +317,29 @@ static bool search_below(struct dual *d, int64_t target)
     return done;
 }
 
+/* A good choice at little cost: labels with a narrow beam over few choices, then a wider one. */
+static void beam_first(struct dual *d, const struct mpp_solver_eval *ev, const int64_t *class_cost, double reach,
+                       const uint8_t *all)
+{
+    struct mpp_solver *s = d->s;
+    int64_t before = s->upper;
+    int32_t beam = 6;
+    for (int tries = 0; tries < 10; tries++) {
+        keep_within(s, d->plan, ev, class_cost, (int64_t)reach);
+        struct mpp_solver_plan *plan = mpp_solver_plan_new(s, LABEL_ENTRIES);
+        int64_t upper = s->upper;
+        if (plan)
+            mpp_solver_label(s, plan, d->best_price, MPP_SOLVER_INF, beam, BEAM_LABELS);
+        mpp_solver_plan_free(plan);
+        memcpy(s->alive, all, (size_t)s->choice_first[s->p->n_nodes]);
+        if (s->upper < before && (s->upper == upper || beam > BEAM))
+            break;
+        if (s->upper < upper)
+            beam *= 3;
+        reach /= s->upper < upper ? 3 : 2;
+    }
+}
+
 /* Search near the bound B of the priced optimum, then wider and wider, while it stays small: a choice whose
  * least priced cost is over the reach cannot be part of anything cheaper. */
 static void widen(struct dual *d, const struct mpp_solver_eval *ev, const int64_t *class_cost, int64_t b)
@@ -326,15 +349,21 @@ static void widen(struct dual *d, const struct mpp_solver_eval *ev, const int64_
     uint8_t *all = mpp_arena_memdup(d->arena, s->alive, n);
     bool no_split = s->tune.no_split, force = s->tune.force_split, memory = s->n_rows > 0, go_on = true;
     double most = s->upper < MPP_SOLVER_INF ? (double)(s->upper - b) : d->dummy;
-    double reach = most / (memory ? 64 : 16);
     s->tune.no_split = true;
     s->tune.force_split = false;
-    while (go_on && !mpp_solver_closed(s) && !mpp_solver_stopped(s)) {
+    if (memory && !s->tune.no_labels) {
+        int64_t bound = s->bound;
+        beam_first(d, ev, class_cost, most / 2, all);
+        s->bound = bound; /* what a beam over few choices completes proves nothing */
+        most = s->upper < MPP_SOLVER_INF ? (double)(s->upper - b) : most;
+    }
+    double reach = most / (memory ? 64 : 16);
+    while (go_on && !(memory && s->tune.no_labels) && !mpp_solver_closed(s) && !mpp_solver_stopped(s)) {
         int64_t target = reach + 1 < most ? b + (int64_t)reach + 1 : b + (int64_t)most + 1;
         keep_within(s, d->plan, ev, class_cost, target - b);
         go_on = (target <= s->bound || search_below(d, target)) && reach < most;
         memcpy(s->alive, all, n);
-        reach *= memory ? 2 : 4;
+        reach *= memory ? 1.5 : 4;
     }
     s->tune.no_split = no_split;
     s->tune.force_split = force;
@@ -395,6 +424,7 @@ void mpp_solver_price(struct mpp_solver *s)
             if (s->upper < MPP_SOLVER_INF && s->n_rows > 0)
                 pool_add(pool, s, s->best, (double)s->upper);
             ascent(&d, s->n_rows > 0 ? MEMORY_STEPS[round] : ROUND_STEPS[round]);
+            int64_t bound = s->bound, upper = s->upper;
             int32_t gone = mpp_solver_closed(s) || mpp_solver_stopped(s) ? 0 : tighten(&d);
             if (gone > 0)
                 mpp_solver_dominance(s, s->n_rows > 0);
@@ -406,7 +436,8 @@ void mpp_solver_price(struct mpp_solver *s)
             memcpy(price, d.best_price, sizeof *price * (size_t)s->n_rows);
             memcpy(time, s->row_time, sizeof *time * (size_t)s->n_rows);
             n_rows = s->n_rows;
-            go_on = gone > 0 || split || (s->n_rows > 0 && !d.converged);
+            bool moved = gone > 0 || s->bound > bound || s->upper < upper;
+            go_on = moved || (!d.converged && (split || s->n_rows > 0));
         }
         mpp_solver_eval_free(d.best_eval);
         mpp_solver_plan_free(d.plan);

@@ -279,8 +279,90 @@ static void random_one(int seed, int *n_memory, int *n_infeasible)
     mpp_arena_free(a);
 }
 
+/* Problems and their optima for another solver to check. */
+static int dump_all(const char *folder)
+{
+    for (int seed = 1; seed <= 36; seed++) {
+        struct mpp_arena *a = mpp_arena_new();
+        struct mpp_solver_problem *p = make(a, seed);
+        struct truth t = enumerate(p);
+        if (seed % 4 && t.least_peak < INT64_MAX) {
+            p->capacity_bytes = t.least_peak + rnd(12) - 2 > 0 ? t.least_peak + rnd(12) - 2 : 0;
+            p->capacity_bytes = p->capacity_bytes < 0 ? 0 : p->capacity_bytes;
+            t.best = enumerate(p).best;
+        }
+        struct mpp_solver_settings set = mpp_solver_defaults();
+        set.dump_full = mpp_arena_printf(a, "%s/p%02d.full.lp", folder, seed);
+        set.dump_reduced = mpp_arena_printf(a, "%s/p%02d.reduced.lp", folder, seed);
+        struct mpp_solver *s;
+        struct mpp_solver_info info;
+        int32_t choice[32];
+        FILE *f = fopen(mpp_arena_printf(a, "%s/p%02d.txt", folder, seed), "w");
+        if (!f || mpp_solver_setup(p, &set, &s) != MPP_OK)
+            return 1;
+        enum mpp_status st = mpp_solver_solve(s, choice, &info);
+        if (t.best == MPP_SOLVER_FORBIDDEN)
+            fprintf(f, "infeasible\n");
+        else
+            fprintf(f, "%" PRId64 "\n", t.best);
+        check(st == (t.best == MPP_SOLVER_FORBIDDEN ? MPP_INFEASIBLE : MPP_OK), "dumped", seed);
+        fclose(f);
+        mpp_solver_free(s);
+        mpp_arena_free(a);
+    }
+    return failed != 0;
+}
+
+/* What breaks a rule is refused; what cannot be written is said. */
+static void rules(void)
+{
+    int64_t cost[2] = {1, 2}, bad[2] = {1, -2}, conv[4] = {0, 5, 5, 0};
+    int32_t out[2] = {0, 1}, wrong[2] = {0, 2}, cons[2] = {1, 1}, choice[2];
+    const int32_t *in[2] = {out, out};
+    struct mpp_solver_node n[2] = {{.name = "a", .n_choices = 2, .cost = cost},
+                                   {.name = "b", .n_choices = 2, .cost = cost}};
+    struct mpp_solver_value v = {"v", 2, 0, out, 1, cons, in, conv, NULL, 0, 0};
+    struct mpp_solver_problem p = {2, 1, n, &v, INT64_MAX};
+    struct mpp_solver *s;
+    struct mpp_solver_info info;
+    check(mpp_solver_setup(&p, NULL, &s) == MPP_OK, "a good problem", 0);
+    check(mpp_solver_solve(s, choice, &info) == MPP_OK && info.objective == 2 && info.peak_bytes == 0, "solved", 0);
+    mpp_solver_free(s);
+    n[1].cost = bad;
+    check(mpp_solver_setup(&p, NULL, &s) == MPP_INVALID && !s, "a negative cost", 0);
+    n[1].cost = cost;
+    v.out = wrong;
+    check(mpp_solver_setup(&p, NULL, &s) == MPP_INVALID, "a form out of range", 0);
+    v.out = out;
+    v.n_consumers = 2;
+    check(mpp_solver_setup(&p, NULL, &s) == MPP_INVALID, "a consumer twice", 0);
+    v.n_consumers = 1;
+    cons[0] = 0;
+    check(mpp_solver_setup(&p, NULL, &s) == MPP_INVALID, "its own producer", 0);
+    cons[0] = 1;
+    struct mpp_solver_settings set = mpp_solver_defaults();
+    set.dump_full = "/nonexistent-folder/x.lp";
+    check(mpp_solver_setup(&p, &set, &s) == MPP_OK && mpp_solver_solve(s, choice, &info) == MPP_IO, "no folder", 0);
+    mpp_solver_free(s);
+    volatile int stop = 1;
+    set.dump_full = NULL;
+    set.interrupt = &stop;
+    check(mpp_solver_setup(&p, &set, &s) == MPP_OK, "interrupted", 0);
+    enum mpp_status st = mpp_solver_solve(s, choice, &info);
+    check(st == MPP_LIMIT && info.status == MPP_SOLVER_NO_ANSWER, "interrupted", 0);
+    mpp_solver_free(s);
+    struct mpp_solver_problem none = {0, 0, NULL, NULL, 0};
+    check(mpp_solver_setup(&none, NULL, &s) == MPP_OK && mpp_solver_solve(s, choice, &info) == MPP_OK &&
+              info.objective == 0,
+          "nothing at all", 0);
+    mpp_solver_free(s);
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 2 && strcmp(argv[1], "--dump") == 0)
+        return dump_all(argv[2]);
+    rules();
     int n = argc > 1 ? atoi(argv[1]) : 420, n_memory = 0, n_infeasible = 0;
     for (int seed = argc > 2 ? atoi(argv[2]) : 1; seed <= n; seed++)
         random_one(seed, &n_memory, &n_infeasible);
