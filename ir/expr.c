@@ -520,7 +520,7 @@ static struct mpp_value parse_unary(struct parser *p)
             fault(p, "\"!\" needs a bool, not a %s", mpp_value_type_name(v.type));
         v.i = !v.i;
     } else if (p->token == T_END) {
-        fault(p, p->start == p->text || p->n_tokens == 0 ? "the expression is empty" : "something is missing at the end");
+        fault(p, p->n_tokens == 0 ? "the expression is empty" : "something is missing at the end");
     } else {
         fault(p, "unexpected \"%.*s\"", (int)(p->at - p->start), p->start);
     }

@@ -84,7 +84,8 @@ bool mpp_eval_int(const struct mpp_eval *ev, const char *text, int64_t min, int6
         if (max == INT64_MAX)
             mpp_eval_error(ev, "%s must be at least %" PRId64 ", not %" PRId64, label(ev), min, v.i);
         else
-            mpp_eval_error(ev, "%s must be between %" PRId64 " and %" PRId64 ", not %" PRId64, label(ev), min, max, v.i);
+            mpp_eval_error(ev, "%s must be between %" PRId64 " and %" PRId64 ", not %" PRId64, label(ev), min, max,
+                           v.i);
         return false;
     }
     *out = v.i;
@@ -145,7 +146,8 @@ static bool to_size(const struct mpp_eval *ev, enum mpp_sizes_kind kind, const c
         return false;
     }
     if (v->batch == MPP_BATCH_OTHER) {
-        mpp_eval_error(ev, "%s: the size \"%.80s\" must be a multiple of the batch for every batch, or not depend on it",
+        mpp_eval_error(ev, "%s: the size \"%.80s\" must be a multiple of the batch for every batch, "
+                       "or not depend on it",
                        label(ev), norm);
         return false;
     }

@@ -298,7 +298,8 @@ static void sort_sections(struct mpp_reader *r, const struct mpp_xml *first[N_SE
             continue;
         }
         if (s < latest)
-            mpp_eval_error(&ev, "<%s> must come before <%s>; the order is " ALL_SECTIONS, c->name, sections[latest].name);
+            mpp_eval_error(&ev, "<%s> must come before <%s>; the order is " ALL_SECTIONS, c->name,
+                           sections[latest].name);
         else
             latest = s;
         if (first[s] && !sections[s].many)
@@ -339,7 +340,8 @@ static bool check_root(struct mpp_reader *r)
     mpp_check_attrs(&ev, r->root, "name* version*");
     const char *version = mpp_xml_get(r->root, "version");
     if (version && strcmp(version, "1") != 0)
-        mpp_eval_error(&ev, "version=\"%.80s\" of the model file is not supported; this release reads version 1", version);
+        mpp_eval_error(&ev, "version=\"%.80s\" of the model file is not supported; this release reads version 1",
+                       version);
     r->model->name = mpp_xml_get(r->root, "name");
     return true;
 }

@@ -109,7 +109,8 @@ static bool step(struct state *st, struct frame *f, const struct mpp_xml *node)
 
 static bool good_name(const char *name)
 {
-    if (strlen(name) > MAX_NAME || *name == '.' || *name == '-' || *name == '\0' || name[strlen(name) - 1] == '.' || strstr(name, ".."))
+    if (strlen(name) > MAX_NAME || *name == '.' || *name == '-' || *name == '\0' ||
+        name[strlen(name) - 1] == '.' || strstr(name, ".."))
         return false;
     for (; *name; name++) {
         if (!isalnum((unsigned char)*name) && !strchr("_.-", *name))

@@ -45,7 +45,8 @@ static void grow(struct mpp_model_names *names)
     }
 }
 
-struct mpp_model_name *mpp_model_names_put(struct mpp_model_names *names, int table, const char *name, const char *value, int line)
+struct mpp_model_name *mpp_model_names_put(struct mpp_model_names *names, int table, const char *name, const char *value,
+                                           int line)
 {
     if (names->n * 2 >= names->cap)
         grow(names);

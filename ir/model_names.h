@@ -34,6 +34,7 @@ struct mpp_model_name *mpp_model_names_find(const struct mpp_model_names *names,
 const char *mpp_model_names_get(const struct mpp_model_names *names, int table, const char *name);
 
 /* Add or replace an entry; the strings are kept, not copied. */
-struct mpp_model_name *mpp_model_names_put(struct mpp_model_names *names, int table, const char *name, const char *value, int line);
+struct mpp_model_name *mpp_model_names_put(struct mpp_model_names *names, int table, const char *name, const char *value,
+                                           int line);
 
 #endif

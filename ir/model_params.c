@@ -310,8 +310,10 @@ static const char *values_in(const struct mpp_eval *ev, const char *test)
             len++;
         const char *name = mpp_arena_strndup(ev->arena, test, len);
         const struct mpp_binding *b = len && mpp_is_identifier(name) ? mpp_env_find(ev->env, name) : NULL;
-        const char *pair = b ? mpp_arena_printf(ev->arena, "%s = %s", name, mpp_value_print(ev->arena, &b->value)) : NULL;
-        if (pair && !strstr(s, pair))
+        const char *pair = "";
+        if (b)
+            pair = mpp_arena_printf(ev->arena, "%s = %s", name, mpp_value_print(ev->arena, &b->value));
+        if (!strstr(s, pair))
             s = mpp_arena_printf(ev->arena, "%s%s%s", s, *s ? ", " : "", pair);
         test += len ? len : 1;
     }
@@ -330,8 +332,8 @@ static bool check_requirements(struct params *p)
         if (!mpp_eval_bool(&ev, test, &holds)) {
             ok = false;
         } else if (!holds) {
-            mpp_eval_error(&ev, "%s (%s; here %s)", message ? message : "a requirement of the model does not hold", test,
-                           values_in(&ev, test));
+            mpp_eval_error(&ev, "%s (%s; here %s)", message ? message : "a requirement of the model does not hold",
+                           test, values_in(&ev, test));
             ok = false;
         }
     }

@@ -115,8 +115,8 @@ static bool check_input_shape(const struct mpp_eval *ev, const struct mpp_model 
     }
     for (int i = 1; i < in->n_dims; i++) {
         if (in->dims[i].per_batch) {
-            mpp_eval_error(ev, "only the first dimension of input \"%s\" may depend on the batch; \"%s\" does", in->name,
-                           in->dims[i].name);
+            mpp_eval_error(ev, "only the first dimension of input \"%s\" may depend on the batch; \"%s\" does",
+                           in->name, in->dims[i].name);
             return false;
         }
     }
@@ -187,7 +187,9 @@ static void read_micro(struct mpp_reader *r, const struct mpp_xml *node)
     mpp_check_attrs(&ev, node, "micro*");
     mpp_check_leaf(&ev, node);
     const char *text = mpp_xml_get(node, "micro");
-    if (!text || strcmp(mpp_eval_string(&ev, text), "auto") == 0 || !mpp_eval_int(&ev, text, 1, MPP_SIZE_MAX, &t->micro))
+    if (!text || strcmp(mpp_eval_string(&ev, text), "auto") == 0)
+        return;
+    if (!mpp_eval_int(&ev, text, 1, MPP_SIZE_MAX, &t->micro))
         return;
     if (t->micro > r->model->batch || r->model->batch % t->micro)
         mpp_eval_error(&ev, "micro is %lld, which does not divide the batch of %lld", (long long)t->micro,
@@ -215,7 +217,9 @@ static void read_groups(struct mpp_reader *r, const struct mpp_xml *optimizer)
     for (const struct mpp_xml *c = optimizer->first; c; c = c->next) {
         struct mpp_eval ev = mpp_reader_at(r, c, r->globals);
         struct mpp_optimizer_group group = {.match = mpp_xml_get(c, "match")};
-        if (strcmp(c->name, "group") != 0 || !mpp_check_attrs(&ev, c, "match* weight_decay*") || !mpp_check_leaf(&ev, c))
+        if (strcmp(c->name, "group") != 0)
+            continue;
+        if (!mpp_check_attrs(&ev, c, "match* weight_decay*") || !mpp_check_leaf(&ev, c))
             continue;
         get_float(r, c, "weight_decay", NOT_NEGATIVE, &group.weight_decay);
         t->groups[t->n_groups++] = group;
@@ -226,7 +230,8 @@ static void read_optimizer(struct mpp_reader *r, const struct mpp_xml *node)
 {
     struct mpp_training *t = &r->model->training;
     struct mpp_eval ev = mpp_reader_at(r, node, r->globals);
-    mpp_check_attrs(&ev, node, "type* lr* beta1 beta2 epsilon momentum nesterov weight_decay weight_decay_1d clip_norm");
+    mpp_check_attrs(&ev, node, "type* lr* beta1 beta2 epsilon momentum nesterov weight_decay weight_decay_1d "
+                               "clip_norm");
     check_children(r, node, "group+", NULL);
     get_word(r, node, "type", "adamw sgd", &t->optimizer);
     get_float(r, node, "lr", NOT_NEGATIVE, &t->lr);
