@@ -349,10 +349,18 @@ static bool sizes_positive(struct mpp_builder *b, const struct mpp_attrs *attrs,
     return true;
 }
 
+/* The element that the item came from, as a key. */
+static const char *element_key(struct mpp_builder *b)
+{
+    return mpp_arena_printf(b->arena, "%p", (const void *)b->item->xml);
+}
+
 static void build_item(struct mpp_builder *b)
 {
     const struct mpp_item *item = b->item;
-    const struct mpp_layer *layer = find_layer(b);
+    bool again = mpp_names_get(b->faulty, element_key(b), -1) >= 0;
+    int before = mpp_diag_errors(b->diag);
+    const struct mpp_layer *layer = again ? NULL : find_layer(b);
     struct mpp_attrs attrs;
     mpp_id in[MPP_BUILD_MAX_IO], out[MPP_BUILD_MAX_IO];
     int n_in = 0, n_out = 1;
@@ -369,6 +377,8 @@ static void build_item(struct mpp_builder *b)
         mpp_build_error(b, "has %d output%s, and out= names %d", n_out, n_out == 1 ? "" : "s", item->n_out);
         ok = false;
     }
+    if (mpp_diag_errors(b->diag) != before)
+        mpp_names_put(b->faulty, element_key(b), 0);
     for (int k = 0; k < item->n_out; k++) {
         if (item->out[k])
             mpp_names_put(b->values, item->out[k], ok ? out[k] : (mpp_id)FAILED);
@@ -401,6 +411,7 @@ enum mpp_status mpp_graph_build(struct mpp_arena *arena, struct mpp_diag *diag, 
     b.values = mpp_names_new(arena);
     b.params = mpp_names_new(arena);
     b.taken = mpp_names_new(arena);
+    b.faulty = mpp_names_new(arena);
     add_inputs(&b);
     for (int i = 0; i < model->n_items; i++) {
         b.item = &model->items[i];

@@ -26,6 +26,7 @@ struct mpp_builder {
     struct mpp_names *values;     /* value name of the file -> tensor, or FAILED */
     struct mpp_names *params;     /* published name -> PARAM tensor */
     struct mpp_names *taken;      /* names of tensors, and of all values to come */
+    struct mpp_names *faulty;     /* elements of the file that were reported: not again for each repetition */
     const struct mpp_item *item;
     enum mpp_phase phase;         /* of the ops appended now */
     int64_t streams;              /* random streams handed out */

@@ -9,6 +9,9 @@
 #include "ir/graph_edit.h"
 #include "ir/names.h"
 #include "ir/op.h"
+#include "ir/shape.h"
+
+#define MAX_ELEMENTS ((int64_t)1 << 56)
 
 struct parser {
     struct mpp_arena *arena;
@@ -286,6 +289,8 @@ static void parse_tensor(struct parser *ps, enum mpp_role role)
     const char *tensor = name(ps);
     enum mpp_dtype dtype = word(ps, dtypes, 2) ? MPP_I32 : MPP_F32;
     int n = sizes(ps, dims, MPP_GRAPH_MAX_DIMS);
+    if (!ps->failed && mpp_size_product(ps->arena, dims, n).size > MAX_ELEMENTS)
+        fail(ps, "\"%s\" has too many elements", tensor);
     if (ps->failed)
         return;
     mpp_id id = mpp_graph_add_tensor(ps->g, tensor, dtype, n, dims);

@@ -30,15 +30,22 @@ bool mpp_size_has_word(struct mpp_size s)
     return false;
 }
 
+static int64_t times(int64_t a, int64_t b)
+{
+    int64_t p;
+    return __builtin_mul_overflow(a, b, &p) ? INT64_MAX : p;
+}
+
 struct mpp_size mpp_size_product(struct mpp_arena *arena, const struct mpp_size *dims, int n)
 {
     struct mpp_size p = {1, 0, NULL};
     for (int i = 0; i < n; i++) {
         struct mpp_size d = dims[i];
-        int64_t per_batch = d.per_batch ? d.per_batch * (p.per_batch ? p.per_batch : p.size)
-                            : p.per_batch ? p.per_batch * d.size : 0;
-        p.size *= d.size;
-        p.per_batch = per_batch;
+        if (d.per_batch)
+            p.per_batch = times(d.per_batch, p.per_batch ? p.per_batch : p.size);
+        else if (p.per_batch)
+            p.per_batch = times(p.per_batch, d.size);
+        p.size = times(p.size, d.size);
         const char *name = d.name ? d.name : mpp_arena_printf(arena, "%lld", (long long)d.size);
         p.name = p.name ? mpp_arena_printf(arena, "%s*%s", p.name, name) : name;
     }

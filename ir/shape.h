@@ -25,6 +25,7 @@ struct mpp_size mpp_rule_size(struct mpp_arena *arena, const struct mpp_rule *ru
 
 bool mpp_size_is_one(struct mpp_size s);
 bool mpp_size_equal(struct mpp_size a, struct mpp_size b);
+/* Of N extents; INT64_MAX where it doesn't fit. */
 struct mpp_size mpp_size_product(struct mpp_arena *arena, const struct mpp_size *dims, int n);
 bool mpp_size_has_word(struct mpp_size s); /* has a name that isn't just a number */
 
