@@ -10,7 +10,7 @@
 
 #include "planner/solver_internal.h"
 
-enum { BEAM = 48, MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, MAX_ROUNDS = 10 };
+enum { BEAM = 48, MIXED = 4, MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, MAX_ROUNDS = 10 };
 
 /* Elimination limits, entries: of the whole, and of one restricted to few choices. */
 static const double ROUND_ENTRIES[] = {2e8, 2e8, 2e8, 2e8, 2e8, 2e8, 4e8, 4e8, 4e8, 4e8};
@@ -317,6 +317,49 @@ static bool search_below(struct dual *d, int64_t target)
     return done;
 }
 
+/* The best mix of the pool's solutions that are cheapest at the present prices: few choices per node, so
+ * labels go far. With equal layers it is what switches some of them. */
+static void recombine(struct dual *d, const uint8_t *all)
+{
+    struct mpp_solver *s = d->s;
+    size_t n = (size_t)s->choice_first[s->p->n_nodes];
+    bool used[MAX_POOL] = {false};
+    memset(s->alive, 0, n);
+    for (int32_t i = 0; i < s->p->n_nodes && s->upper < MPP_SOLVER_INF; i++)
+        s->alive[s->choice_first[i] + s->best[i]] = all[s->choice_first[i] + s->best[i]];
+    for (int taken = 0; taken < MIXED; taken++) {
+        int32_t best = -1;
+        double least = 0;
+        for (int32_t j = 0; j < d->pool->n; j++) {
+            double x = d->pool->costs[j];
+            for (int32_t a = 0; a < d->pool->n_active; a++)
+                x += (double)d->best_price[d->pool->active[a]] / (double)((int64_t)1 << MPP_SOLVER_PRICE_BITS) *
+                     (double)d->pool->bytes[j][d->pool->active[a]];
+            if (!used[j] && (best < 0 || x < least)) {
+                best = j;
+                least = x;
+            }
+        }
+        if (best < 0)
+            break;
+        used[best] = true;
+        for (int32_t i = 0; i < s->p->n_nodes; i++)
+            s->alive[s->choice_first[i] + d->pool->choice[best][i]] = 1;
+    }
+    for (size_t k = 0; k < n; k++)
+        s->alive[k] &= all[k];
+    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, LABEL_ENTRIES);
+    if (plan)
+        for (int32_t beam = BEAM; beam >= 3 && !mpp_solver_stopped(s); beam /= 4) {
+            int64_t upper = s->upper;
+            mpp_solver_label(s, plan, d->best_price, MPP_SOLVER_INF, beam, 2 * BEAM_LABELS);
+            if (s->upper < upper)
+                break;
+        }
+    mpp_solver_plan_free(plan);
+    memcpy(s->alive, all, n);
+}
+
 /* A good choice at little cost: labels with a narrow beam over few choices, then a wider one. */
 static void beam_first(struct dual *d, const struct mpp_solver_eval *ev, const int64_t *class_cost, double reach,
                        const uint8_t *all)
@@ -353,6 +396,8 @@ static void widen(struct dual *d, const struct mpp_solver_eval *ev, const int64_
     s->tune.force_split = false;
     if (memory && !s->tune.no_labels) {
         int64_t bound = s->bound;
+        recombine(d, all);
+        most = s->upper < MPP_SOLVER_INF ? (double)(s->upper - b) : most;
         beam_first(d, ev, class_cost, most / 2, all);
         s->bound = bound; /* what a beam over few choices completes proves nothing */
         most = s->upper < MPP_SOLVER_INF ? (double)(s->upper - b) : most;
@@ -412,6 +457,7 @@ void mpp_solver_price(struct mpp_solver *s)
     for (int round = 0; round < MAX_ROUNDS && !mpp_solver_closed(s) && !mpp_solver_stopped(s); round++) {
         struct dual d = {.s = s, .arena = mpp_arena_new(), .plan = mpp_solver_plan_new(s, ROUND_ENTRIES[round])};
         bool go_on = false;
+        int64_t bound = s->bound, upper = s->upper;
         if (d.plan) {
             bool split = d.plan->n_split > 0;
             d.pool = pool;
@@ -424,7 +470,6 @@ void mpp_solver_price(struct mpp_solver *s)
             if (s->upper < MPP_SOLVER_INF && s->n_rows > 0)
                 pool_add(pool, s, s->best, (double)s->upper);
             ascent(&d, s->n_rows > 0 ? MEMORY_STEPS[round] : ROUND_STEPS[round]);
-            int64_t bound = s->bound, upper = s->upper;
             int32_t gone = mpp_solver_closed(s) || mpp_solver_stopped(s) ? 0 : tighten(&d);
             if (gone > 0)
                 mpp_solver_dominance(s, s->n_rows > 0);
@@ -436,8 +481,8 @@ void mpp_solver_price(struct mpp_solver *s)
             memcpy(price, d.best_price, sizeof *price * (size_t)s->n_rows);
             memcpy(time, s->row_time, sizeof *time * (size_t)s->n_rows);
             n_rows = s->n_rows;
-            bool moved = gone > 0 || s->bound > bound || s->upper < upper;
-            go_on = moved || (!d.converged && (split || s->n_rows > 0));
+            double was = (double)(upper - bound), is = (double)(s->upper - s->bound);
+            go_on = upper >= MPP_SOLVER_INF || is < 0.8 * was || gone > 64 || (!d.converged && (split || s->n_rows > 0));
         }
         mpp_solver_eval_free(d.best_eval);
         mpp_solver_plan_free(d.plan);
