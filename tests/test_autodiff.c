@@ -161,6 +161,41 @@ static void check_micro_batches(const char *file, const char *preset, const char
     close_step(&s);
 }
 
+/* loss = mean of x w over batch and features: a micro-batch divides by the step's batch, in both directions. */
+static void check_mean_over_batch(void)
+{
+    struct mpp_arena *arena = mpp_arena_new();
+    struct mpp_diag *diag = mpp_diag_new(stderr);
+    struct mpp_graph *g = mpp_graph_new(arena, NULL, 6);
+    struct mpp_size dims[] = {{6, 1, "batch"}, {2, 0, "features"}};
+    mpp_id in[] = {mpp_graph_add_tensor(g, "x", MPP_F32, 2, dims), mpp_graph_add_tensor(g, "w", MPP_F32, 1, dims + 1)};
+    g->tensors[in[0]].role = MPP_ROLE_INPUT;
+    g->tensors[in[1]].role = MPP_ROLE_PARAM;
+    g->tensors[in[1]].info = mpp_arena_array(arena, 1, struct mpp_param);
+    *g->tensors[in[1]].info = (struct mpp_param){.published = "w", .gradient = -1};
+    struct mpp_gop proto = {.name = "y", .scope = "", .phase = MPP_PHASE_FORWARD, .repeat = -1, .index = -1, .forward = -1};
+    mpp_id y = mpp_graph_add_op(g, diag, MPP_OP_MUL, &proto, 2, in, (struct mpp_attrs){0}, NULL);
+    int64_t axes[] = {0, 1};
+    proto.name = "loss";
+    mpp_id loss = mpp_graph_add_op(g, diag, MPP_OP_REDUCE_MEAN, &proto, 1, &g->ops[y].out[0],
+                                   MPP_ATTRS(arena, mpp_attr_ints("axes", 2, axes)), NULL);
+    g->loss = g->ops[loss].out[0];
+    struct mpp_pass_ctx ctx = {.arena = arena, .diag = diag};
+    check(mpp_pass_autodiff(&ctx, g) == MPP_OK, "a mean over the batch has no gradient");
+    struct mpp_interp *it = mpp_interp_new(g, 2);
+    for (int i = 0; i < 12; i++)
+        mpp_interp_data(it, in[0])[i] = i;
+    mpp_interp_data(it, in[1])[0] = 2;
+    mpp_interp_data(it, in[1])[1] = 3;
+    mpp_interp_gradients(it);
+    double *dw = mpp_interp_data(it, g->tensors[in[1]].info->gradient);
+    check(fabs(*mpp_interp_data(it, g->loss_total) - 14) < 1e-14, "the mean over the batch is %g", *mpp_interp_data(it, g->loss_total));
+    check(fabs(dw[0] - 2.5) < 1e-14 && fabs(dw[1] - 3) < 1e-14, "its gradient is %g %g", dw[0], dw[1]);
+    mpp_interp_free(it);
+    mpp_diag_free(diag);
+    mpp_arena_free(arena);
+}
+
 /* ---- the order of ops ---------------------------------------------------------------------------------- */
 
 static void check_order(const char *file, const char *preset, const char *defines)
@@ -349,6 +384,7 @@ int main(int argc, char **argv)
     check_micro_batches("gpt.xml", "tiny", gpt, 1);
     check_micro_batches("bert.xml", "tiny", bert, 2);
     check_micro_batches("mlp.xml", "tiny", mlp, 2);
+    check_mean_over_batch();
     check_order("gpt.xml", "tiny", gpt);
     check_order("bert.xml", "tiny", bert);
     check_order("mlp.xml", "tiny", mlp);
