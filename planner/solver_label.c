@@ -147,8 +147,9 @@ static size_t spread(struct labels *l, int32_t *id, size_t n)
         return (size_t)l->beam;
     uint8_t *taken = mpp_arena_array(l->arena, l->beam, uint8_t);
     for (size_t i = 0; i < n; i++) {
-        double at = (double)(label_bytes(l, id[i])[0] - low) / (double)(high - low);
-        int32_t part = (int32_t)(at * (l->beam - 1) + 0.5);
+        int64_t b = label_bytes(l, id[i])[0];
+        /* the leanest has a part of its own, or rounding would eat that end away step by step */
+        int32_t part = b == low ? 0 : 1 + (int32_t)((double)(b - low) / (double)(high - low) * (l->beam - 2) * 0.999);
         if (!taken[part])
             id[kept++] = id[i];
         taken[part] = 1;
