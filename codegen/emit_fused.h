@@ -67,6 +67,8 @@ const char *mpp_fused_out_name(const struct fused *f, int out);
 const char *mpp_fused_index(struct fused *f, const struct fused_tensor *t, const int *u);
 /* The value of T there, as an expression without side effects; declares what it needs in f->text. */
 const char *mpp_fused_value(struct fused *f, struct fused_tensor *t, const int *u);
+/* The same for an output: not declared where nothing else in the group reads it. */
+const char *mpp_fused_result(struct fused *f, struct fused_tensor *t, const int *u);
 /* Entries of T's unrolled factors: U holds one of them; false after the last. Start with all zero. */
 bool mpp_fused_next(const struct fused *f, const struct fused_tensor *t, int *u);
 int mpp_fused_combo(const struct fused *f, const struct fused_tensor *t, const int *u);

@@ -89,7 +89,7 @@ static void write_maps(struct nest *n)
             continue;
         int u[MPP_MAX_FACTORS] = {0};
         do
-            mpp_fused_add(f, "%s[%s] = %s;", mpp_fused_out_name(f, o), mpp_fused_index(f, t, u), mpp_fused_value(f, t, u));
+            mpp_fused_add(f, "%s[%s] = %s;", mpp_fused_out_name(f, o), mpp_fused_index(f, t, u), mpp_fused_result(f, t, u));
         while (mpp_fused_next(f, t, u));
     }
 }
@@ -113,7 +113,7 @@ static void declare_sums(struct nest *n, bool columns)
             const char *name = sum_name(n, n->sum[i], t, u);
             if (columns && takes_max(f, t)) {
                 mpp_fused_add(f, "double %s[%d];", name, CHUNK);
-                mpp_fused_add(f, "for (int64_t m = 0; m < n; m++)");
+                mpp_fused_add(f, "for (int64_t m = 0; m < %d; m++)", CHUNK);
                 mpp_fused_add(f, "    %s[m] = -INFINITY;", name);
             } else if (columns) {
                 mpp_fused_add(f, "double %s[%d] = {0};", name, CHUNK);
@@ -124,7 +124,7 @@ static void declare_sums(struct nest *n, bool columns)
     }
 }
 
-/* Add this point to all sums. AT: "[j - c]" for column sums, else "". */
+/* Add this point to all sums. AT: "[j - begin]" for column sums, else "". */
 static void write_sums(struct nest *n, const char *at)
 {
     struct fused *f = n->f;
@@ -226,24 +226,24 @@ static void column_nest(struct nest *n)
             open_loop(f, l);
             kept++;
         }
-    mpp_fused_add(f, "for (int64_t c = 0; c < %s; c += %d) {", in->bound, CHUNK);
+    mpp_fused_add(f, "for (int64_t begin = 0; begin < %s; begin += %d) {", in->bound, CHUNK);
     f->indent += 4;
-    mpp_fused_add(f, "const int64_t n = %s - c < %d ? %s - c : %d;", in->bound, CHUNK, in->bound, CHUNK);
+    mpp_fused_add(f, "const int64_t end = %s - begin < %d ? %s : begin + %d;", in->bound, CHUNK, in->bound, CHUNK);
     declare_sums(n, true);
     for (int l = 0; l < last; l++)
         if (!(n->kept >> l & 1)) {
             open_loop(f, l);
             summed++;
         }
-    const char *at = mpp_arena_printf(f->e->arena, "[%s - c]", in->var);
+    const char *at = mpp_arena_printf(f->e->arena, "[%s - begin]", in->var);
     mpp_fused_add(f, "MPP_IVDEP");
-    mpp_fused_add(f, "for (int64_t %s = c; %s < c + n; %s++) {", in->var, in->var, in->var);
+    mpp_fused_add(f, "for (int64_t %s = begin; %s < end; %s++) {", in->var, in->var, in->var);
     f->indent += 4;
     begin_point(f);
     write_maps(n);
     write_sums(n, at);
     close_loops(f, 1 + summed);
-    mpp_fused_add(f, "for (int64_t %s = c; %s < c + n; %s++) {", in->var, in->var, in->var);
+    mpp_fused_add(f, "for (int64_t %s = begin; %s < end; %s++) {", in->var, in->var, in->var);
     f->indent += 4;
     store_sums(n, at);
     close_loops(f, 2 + kept);

@@ -175,7 +175,7 @@ const char *mpp_emit_mask(struct mpp_emit *e, unsigned mask)
 {
     const char *s = NULL;
     for (int a = 0; a < e->mesh->n_axes; a++) {
-        if (!(mask >> a & 1))
+        if (!(mask >> a & 1) || e->mesh->size[a] == 1)
             continue;
         char *name = mpp_arena_printf(e->arena, "GROUP_%s", mpp_emit_identifier(e->arena, e->mesh->name[a]));
         for (char *c = name; *c; c++)
@@ -217,14 +217,22 @@ const char *mpp_emit_shape(struct mpp_emit *e, const struct mpp_buffer *b)
 
 /* ---- small expressions ---- */
 
+/* With one micro-batch there is nothing to add to later. */
+static enum mpp_write_mode settled(const struct mpp_emit *e, enum mpp_write_mode mode)
+{
+    return mode == MPP_WRITE_ADD_LATER && e->plan->micro_batches == 1 ? MPP_WRITE : mode;
+}
+
 const char *mpp_emit_add(struct mpp_emit *e, enum mpp_write_mode mode)
 {
+    mode = settled(e, mode);
     e->uses_later = e->uses_later || mode == MPP_WRITE_ADD_LATER;
     return mode == MPP_WRITE ? "false" : mode == MPP_WRITE_ADD ? "true" : "later";
 }
 
 const char *mpp_emit_beta(struct mpp_emit *e, enum mpp_write_mode mode)
 {
+    mode = settled(e, mode);
     e->uses_later = e->uses_later || mode == MPP_WRITE_ADD_LATER;
     return mode == MPP_WRITE ? "0.0f" : mode == MPP_WRITE_ADD ? "1.0f" : "later ? 1.0f : 0.0f";
 }

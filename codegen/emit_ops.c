@@ -152,7 +152,7 @@ static const char *rows_from(struct mpp_emit *e, const char *table, const struct
 static const char *rows_count(struct mpp_emit *e, const struct mpp_buffer *rows, long long width)
 {
     return mpp_emit_uneven(e, size_of(e, rows, 0), rows->split[0])
-               ? mpp_arena_printf(e->arena, "%s * %lld", mpp_emit_valid(e, size_of(e, rows, 0), rows->split[0]), width)
+               ? mpp_arena_printf(e->arena, "(%s * %lld)", mpp_emit_valid(e, size_of(e, rows, 0), rows->split[0]), width)
                : mpp_arena_printf(e->arena, "%lld", (long long)rows->padded[0] * width);
 }
 
@@ -161,7 +161,7 @@ static void write_position(struct mpp_emit *e, const struct mpp_instr *in)
     const struct mpp_buffer *y = mpp_emit_buffer(e, in->out[0]);
     long long width = (long long)mpp_emit_span(y, 1, y->n_dims);
     note_op(e, in, y);
-    mpp_emit_line(e, "memcpy(%s, %s, (size_t)(%s) * sizeof(float));", result(e, in, 0), rows_from(e, arg(e, in, 0), y, width),
+    mpp_emit_line(e, "memcpy(%s, %s, (size_t)%s * sizeof(float));", result(e, in, 0), rows_from(e, arg(e, in, 0), y, width),
                   rows_count(e, y, width));
 }
 static const struct emitter emit_position = {write_position, NULL, NULL};
@@ -171,13 +171,12 @@ static void write_position_grad(struct mpp_emit *e, const struct mpp_instr *in)
     const struct mpp_buffer *dy = mpp_emit_buffer(e, in->in[0]), *table = mpp_emit_buffer(e, in->out[0]);
     long long width = (long long)mpp_emit_span(dy, 1, dy->n_dims);
     note_op(e, in, table);
-    if (in->mode[0] == MPP_WRITE_ADD_LATER)
-        mpp_emit_line(e, "if (!%s)", mpp_emit_add(e, in->mode[0]));
-    if (in->mode[0] != MPP_WRITE_ADD) {
-        e->indent += in->mode[0] == MPP_WRITE ? 0 : 4;
-        mpp_emit_line(e, "memset(%s, 0, %lld * sizeof(float));", result(e, in, 0), count(table));
-        e->indent -= in->mode[0] == MPP_WRITE ? 0 : 4;
-    }
+    const char *add = mpp_emit_add(e, in->mode[0]);
+    bool later = !strcmp(add, "later");
+    if (later)
+        mpp_emit_line(e, "if (!later)");
+    if (strcmp(add, "true") != 0)
+        mpp_emit_line(e, "%smemset(%s, 0, %lld * sizeof(float));", later ? "    " : "", result(e, in, 0), count(table));
     mpp_emit_line(e, "%s(%s, true, %s, %s);", accumulate_kernel(e), rows_count(e, dy, width), arg(e, in, 0),
                   rows_from(e, result(e, in, 0), dy, width));
 }

@@ -85,9 +85,14 @@ static bool is_used(const struct mpp_emit *e, int b)
 
 static void add_groups(struct mpp_emit *e, struct mpp_text *out)
 {
-    mpp_text_add(out, "/* The mesh: sets of its axes, over which ranks sum and gather. */\n");
+    int n_ranks = 1;
     for (int a = 0; a < e->mesh->n_axes; a++)
-        mpp_text_add(out, "#define %s %uu /* %d ranks */\n", mpp_emit_mask(e, 1u << a), 1u << a, e->mesh->size[a]);
+        n_ranks *= e->mesh->size[a];
+    if (n_ranks > 1)
+        mpp_text_add(out, "/* The mesh: sets of its axes, over which ranks sum and gather. */\n");
+    for (int a = 0; a < e->mesh->n_axes; a++)
+        if (e->mesh->size[a] > 1)
+            mpp_text_add(out, "#define %s %uu /* %d ranks */\n", mpp_emit_mask(e, 1u << a), 1u << a, e->mesh->size[a]);
 }
 
 static void add_structs(struct mpp_emit *e, struct mpp_text *out)

@@ -89,13 +89,13 @@ static void add_row(struct tables *x, const char *name, const char *kind, mpp_id
             mpp_text_add(&s, "%s%lld", d ? ", " : "", (long long)info->published_dims[d]);
         mpp_text_add(&s, "%s}", info->n_published ? "" : "0");
     }
-    if (g->info) {
+    if (g->info && !strcmp(kind, "MPP_KIND_PARAMETER")) {
         static const char *const inits[][2] = {{"zeros", "ZEROS"}, {"ones", "ONES"}, {"normal", "NORMAL"},
                                                {"uniform", "UNIFORM"}, {"constant", "CONSTANT"}};
         for (int i = 1; i < 5; i++)
-            if (info && info->init && !strcmp(info->init, inits[i][0]))
+            if (info->init && !strcmp(info->init, inits[i][0]))
                 mpp_text_add(&s, ", .init = MPP_INIT_%s", inits[i][1]);
-        if (info && (info->init_a < 0 || info->init_a > 0 || info->init_b < 0 || info->init_b > 0))
+        if ((info->init_a < 0 || info->init_a > 0 || info->init_b < 0 || info->init_b > 0) && info->init)
             mpp_text_add(&s, ", .init_a = %s, .init_b = %s", number(e->arena, info->init_a), number(e->arena, info->init_b));
     }
     mpp_text_add(&s, "},");

@@ -35,18 +35,24 @@ const char *mpp_text_string(struct mpp_text *t)
     return t->data ? t->data : "";
 }
 
-/* Where to break LINE so that its first part fits WIDTH: after the last ", " or ": " outside of strings; 0: nowhere. */
+/* Where to break LINE so that its first part fits WIDTH: after a comma outside of strings, as late as possible, but
+ * rather between arguments than inside one. 0: nowhere. */
 static size_t break_at(const char *line, size_t width)
 {
-    size_t best = 0;
+    size_t best = 0, outer = 0;
+    int depth = 0;
     bool quoted = false;
     for (size_t i = 0; i < width && line[i]; i++) {
         if (line[i] == '"' && (i == 0 || line[i - 1] != '\\'))
             quoted = !quoted;
-        if (!quoted && i > 0 && line[i] == ' ' && (line[i - 1] == ',' || line[i - 1] == ';'))
+        depth += !quoted && strchr("({[", line[i]) != NULL;
+        depth -= !quoted && strchr(")}]", line[i]) != NULL;
+        if (!quoted && i > 0 && line[i] == ' ' && line[i - 1] == ',') {
             best = i + 1;
+            outer = depth <= 1 ? best : outer;
+        }
     }
-    return best;
+    return outer > width / 2 ? outer : best;
 }
 
 void mpp_text_line(struct mpp_text *t, int indent, const char *line)
@@ -69,6 +75,22 @@ void mpp_text_line(struct mpp_text *t, int indent, const char *line)
     mpp_text_add(t, "%*s%s\n", column, "", line);
 }
 
+/* Break after a word, but not inside of [brackets] unless they are long; a word longer than WIDTH is kept whole. */
+static size_t comment_break(const char *words, size_t width)
+{
+    size_t best = 0, outside = 0;
+    int depth = 0;
+    for (size_t i = 0; words[i] && i <= width; i++) {
+        depth += words[i] == '[';
+        depth -= words[i] == ']';
+        if (words[i] == ' ')
+            best = i;
+        if (words[i] == ' ' && depth <= 0)
+            outside = i;
+    }
+    return outside > width / 2 ? outside : best ? best : strcspn(words, " ");
+}
+
 void mpp_text_comment(struct mpp_text *t, int indent, const char *words)
 {
     int width = MAX_COLUMN - indent - 3;
@@ -76,12 +98,8 @@ void mpp_text_comment(struct mpp_text *t, int indent, const char *words)
     while (*words) {
         size_t n = strlen(words);
         bool last = n + 3 <= (size_t)width;
-        if (!last) {
-            for (n = (size_t)width; n > 0 && words[n] != ' ';)
-                n--;
-            if (n == 0)
-                n = strcspn(words, " ");
-        }
+        if (!last)
+            n = comment_break(words, (size_t)width);
         mpp_text_add(t, "%*s%s %.*s%s\n", indent, "", first ? "/*" : " *", (int)n, words, last || !words[n] ? " */" : "");
         words += n;
         words += *words == ' ';

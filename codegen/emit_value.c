@@ -115,7 +115,7 @@ const char *mpp_fused_index(struct fused *f, const struct fused_tensor *t, const
                 var = u[factor] ? mpp_arena_printf(arena, "%d", u[factor]) : NULL;
             }
             if (s)
-                s = mpp_arena_printf(arena, sum ? "(%s) * %s" : "%s * %s", s, size);
+                s = !strcmp(s, "1") ? size : mpp_arena_printf(arena, sum ? "(%s) * %s" : "%s * %s", s, size);
             sum = sum && !s;
             if (var) {
                 sum = s != NULL;
@@ -193,9 +193,13 @@ static const char *dropout(struct fused *f, mpp_id id, const char *x)
                                    "(uint32_t)(e%d >> 32)), ratio%d)", x, k, n, n, k);
 }
 
-static const char *elementwise(struct fused *f, mpp_id id, const char *const *operand)
+/* The value of an elementwise op from those of its operands. */
+static const char *elementwise(struct fused *f, mpp_id id, const int *u)
 {
     const struct mpp_gop *op = &f->e->g->ops[id];
+    const char **operand = mpp_arena_array(f->e->arena, op->n_in + 1, const char *);
+    for (int i = 0; i < op->n_in; i++)
+        operand[i] = mpp_fused_value(f, mpp_fused_find(f, op->in[i]), u);
     if (mpp_op_info(op->kind)->expr)
         return substitute(f, op, operand);
     if (mpp_attrs_find(&op->attrs, "stream"))
@@ -250,10 +254,7 @@ const char *mpp_fused_value(struct fused *f, struct fused_tensor *t, const int *
         mpp_emit_fail(f->e, t->producer, "a fused kernel cannot use a sum that it makes itself");
         return "0.0f";
     }
-    const char **operand = mpp_arena_array(f->e->arena, op->n_in + 1, const char *);
-    for (int i = 0; i < op->n_in; i++)
-        operand[i] = mpp_fused_value(f, mpp_fused_find(f, op->in[i]), u);
-    const char *value = elementwise(f, t->producer, operand);
+    const char *value = elementwise(f, t->producer, u);
     bool plain = strpbrk(value, " (") == NULL;
     if (plain)
         return remember(f, t->id, combo, value);
@@ -261,4 +262,15 @@ const char *mpp_fused_value(struct fused *f, struct fused_tensor *t, const int *
     const char *type = f->e->g->tensors[t->id].dtype == MPP_I32 ? "int32_t" : "float";
     mpp_fused_add(f, "const %s %s = %s;", type, name, value);
     return remember(f, t->id, combo, name);
+}
+
+const char *mpp_fused_result(struct fused *f, struct fused_tensor *t, const int *u)
+{
+    if (t->producer < 0 || mpp_op_info(f->e->g->ops[t->producer].kind)->cls != MPP_CLASS_ELEMENTWISE)
+        return mpp_fused_value(f, t, u);
+    for (int k = 0; k < f->grp->n_ops; k++)
+        for (int i = 0; i < f->e->g->ops[f->grp->ops[k]].n_in; i++)
+            if (f->e->g->ops[f->grp->ops[k]].in[i] == t->id)
+                return mpp_fused_value(f, t, u);
+    return elementwise(f, t->producer, u);
 }
