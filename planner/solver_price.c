@@ -5,7 +5,7 @@
  * over the solutions seen. Where a value with several consumers is too large for a table, its copies'
  * costs are dealt out among the consumers; shares follow Polyak's subgradient step. Choices whose
  * least priced cost exceeds the best known are ruled out. */
-#include <stdlib.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "planner/solver_internal.h"
@@ -367,7 +367,7 @@ static void beam_first(struct dual *d, const struct mpp_solver_eval *ev, const i
     struct mpp_solver *s = d->s;
     int64_t before = s->upper;
     int32_t beam = 6;
-    for (int tries = 0; tries < 10; tries++) {
+    for (int tries = 0; tries < 10 && !mpp_solver_closed(s); tries++) {
         keep_within(s, d->plan, ev, class_cost, (int64_t)reach);
         struct mpp_solver_plan *plan = mpp_solver_plan_new(s, LABEL_ENTRIES);
         int64_t upper = s->upper;
@@ -446,49 +446,69 @@ static void carry_prices(const struct mpp_solver *s, const int32_t *time, const 
     }
 }
 
+static void say_round(const struct dual *d, int round)
+{
+    const struct mpp_solver *s = d->s;
+    if (!s->set.log)
+        return;
+    fprintf(s->set.log, "solver: round %d: %d variables, %.3g entries, %d values split, %d priced rows, bound %" PRId64,
+            round + 1, d->plan->n_vars, d->plan->entries, d->plan->n_split, d->pool->n_active, s->bound);
+    if (s->upper < MPP_SOLVER_INF)
+        fprintf(s->set.log, ", best %" PRId64, s->upper);
+    fputc('\n', s->set.log);
+}
+
+/* Prices that outlast a round, by time. */
+struct carried {
+    int32_t n, *time;
+    int64_t *price;
+};
+
+/* One round: plan, ascend, find a better choice, rule out. Returns whether another may help. */
+static bool price_round(struct mpp_solver *s, int round, struct pool *pool, struct carried *c)
+{
+    struct dual d = {.s = s, .plan = mpp_solver_plan_new(s, ROUND_ENTRIES[round]), .pool = pool};
+    if (!d.plan)
+        return ROUND_ENTRIES[round] < PLAN_ENTRIES;
+    double gap = (double)s->upper - (double)s->bound;
+    bool open = s->upper >= MPP_SOLVER_INF, memory = s->n_rows > 0, split = d.plan->n_split > 0;
+    d.arena = mpp_arena_new();
+    pool_refresh(pool, s);
+    d.price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
+    d.best_price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
+    d.best = INT64_MIN;
+    d.dummy = most_cost(s);
+    carry_prices(s, c->time, c->price, c->n, d.price);
+    if (!open && memory)
+        pool_add(pool, s, s->best, (double)s->upper);
+    ascent(&d, memory ? MEMORY_STEPS[round] : ROUND_STEPS[round]);
+    int32_t gone = mpp_solver_closed(s) || mpp_solver_stopped(s) ? 0 : tighten(&d);
+    if (gone > 0)
+        mpp_solver_dominance(s, memory);
+    if (!split && memory && gone == 0 && d.converged && !mpp_solver_closed(s) && !s->tune.no_labels)
+        mpp_solver_label(s, d.plan, d.best_price, MPP_SOLVER_INF, 0, EXACT_LABELS);
+    say_round(&d, round);
+    c->n = s->n_rows;
+    memcpy(c->price, d.best_price, sizeof *c->price * (size_t)s->n_rows);
+    memcpy(c->time, s->row_time, sizeof *c->time * (size_t)s->n_rows);
+    bool go_on = open || (double)s->upper - (double)s->bound < 0.8 * gap || gone > 64 ||
+                 (!d.converged && (split || memory));
+    mpp_solver_eval_free(d.best_eval);
+    mpp_solver_plan_free(d.plan);
+    mpp_arena_free(d.arena);
+    return go_on;
+}
+
 void mpp_solver_price(struct mpp_solver *s)
 {
     struct mpp_arena *keep = mpp_arena_new();
     struct pool *pool = mpp_arena_array(keep, 1, struct pool);
+    struct carried c = {s->n_rows, mpp_arena_memdup(keep, s->row_time, sizeof(int32_t) * (size_t)s->n_rows),
+                        mpp_arena_array(keep, s->n_rows, int64_t)};
     pool->arena = keep;
-    int32_t n_rows = s->n_rows;
-    int32_t *time = mpp_arena_memdup(keep, s->row_time, sizeof *time * (size_t)n_rows);
-    int64_t *price = mpp_arena_array(keep, n_rows + 1, int64_t);
-    for (int round = 0; round < MAX_ROUNDS && !mpp_solver_closed(s) && !mpp_solver_stopped(s); round++) {
-        struct dual d = {.s = s, .arena = mpp_arena_new(), .plan = mpp_solver_plan_new(s, ROUND_ENTRIES[round])};
-        bool go_on = false;
-        int64_t bound = s->bound, upper = s->upper;
-        if (d.plan) {
-            bool split = d.plan->n_split > 0;
-            d.pool = pool;
-            pool_refresh(pool, s);
-            d.price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
-            d.best_price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
-            d.best = INT64_MIN;
-            d.dummy = most_cost(s);
-            carry_prices(s, time, price, n_rows, d.price);
-            if (s->upper < MPP_SOLVER_INF && s->n_rows > 0)
-                pool_add(pool, s, s->best, (double)s->upper);
-            ascent(&d, s->n_rows > 0 ? MEMORY_STEPS[round] : ROUND_STEPS[round]);
-            int32_t gone = mpp_solver_closed(s) || mpp_solver_stopped(s) ? 0 : tighten(&d);
-            if (gone > 0)
-                mpp_solver_dominance(s, s->n_rows > 0);
-            if (!split && s->n_rows > 0 && gone == 0 && d.converged && !mpp_solver_closed(s) && !mpp_solver_stopped(s) &&
-                !s->tune.no_labels)
-                mpp_solver_label(s, d.plan, d.best_price, MPP_SOLVER_INF, 0, EXACT_LABELS);
-            if (s->set.log)
-                fprintf(s->set.log, "solver: round %d: %d vars, %.3g entries, %d split, bound %lld best %lld gone %d, pool %d rows %d, work %lld\n", round, d.plan->n_vars, d.plan->entries, d.plan->n_split, (long long)s->bound, (long long)s->upper, gone, pool->n, pool->n_active, (long long)s->work);
-            memcpy(price, d.best_price, sizeof *price * (size_t)s->n_rows);
-            memcpy(time, s->row_time, sizeof *time * (size_t)s->n_rows);
-            n_rows = s->n_rows;
-            double was = (double)(upper - bound), is = (double)(s->upper - s->bound);
-            go_on = upper >= MPP_SOLVER_INF || is < 0.8 * was || gone > 64 || (!d.converged && (split || s->n_rows > 0));
-        }
-        mpp_solver_eval_free(d.best_eval);
-        mpp_solver_plan_free(d.plan);
-        mpp_arena_free(d.arena);
-        if (d.plan && !go_on)
-            break;
+    bool go_on = true;
+    for (int round = 0; round < MAX_ROUNDS && go_on && !mpp_solver_closed(s) && !mpp_solver_stopped(s); round++) {
+        go_on = price_round(s, round, pool, &c);
         mpp_solver_rows_drop_slack(s);
     }
     mpp_arena_free(keep);
