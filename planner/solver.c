@@ -310,6 +310,18 @@ static void say(const struct mpp_solver *s, const char *phase)
     fprintf(s->set.log, ", work %" PRId64 "\n", s->work);
 }
 
+/* Each node at its cheapest, copies for nothing: a bound where nothing better can be had. */
+static void weakest_bound(struct mpp_solver *s)
+{
+    for (int32_t i = 0; i < s->p->n_nodes; i++) {
+        int64_t least = MPP_SOLVER_INF;
+        for (int32_t k = 0; k < s->p->nodes[i].n_choices; k++)
+            if (s->alive[s->choice_first[i] + k] && s->p->nodes[i].cost[k] < least)
+                least = s->p->nodes[i].cost[k];
+        s->bound = s->bound + least > MPP_SOLVER_INF ? MPP_SOLVER_INF : s->bound + least;
+    }
+}
+
 /* Elimination without memory; exact unless values were split. */
 static void solve_free(struct mpp_solver *s)
 {
@@ -344,6 +356,10 @@ static void solve_priced(struct mpp_solver *s, struct mpp_solver_info *info)
     if (!s->tune.no_prices && !mpp_solver_closed(s))
         mpp_solver_price(s);
     say(s, "priced");
+    if (s->upper >= MPP_SOLVER_INF && !mpp_solver_closed(s) && !mpp_solver_stopped(s)) {
+        mpp_solver_local(s);
+        say(s, "local");
+    }
 }
 
 static void solve_glpk(struct mpp_solver *s, struct mpp_solver_info *info)
@@ -406,6 +422,7 @@ enum mpp_status mpp_solver_solve(struct mpp_solver *s, int32_t *out_choice, stru
     mpp_solver_rows_drop_slack(s);
     if (!s->tune.no_dominance && mpp_solver_dominance(s, s->n_rows > 0) > 0)
         mpp_solver_rows_drop_slack(s);
+    weakest_bound(s);
     say(s, "reduced");
     solve_free(s);
     say(s, "eliminated");

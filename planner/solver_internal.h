@@ -7,6 +7,7 @@
  *     solver_elim.c    the elimination itself, its solution and its min-marginals
  *     solver_price.c   memory prices: bound, repair, fixing
  *     solver_label.c   elimination with Pareto labels, which closes the gap exactly
+ *     solver_local.c   a good choice where nothing above is small enough
  *     solver_mip.c     the integer program as rows and columns, and as a CPLEX LP file
  *     solver_glpk.c    the only user of GLPK */
 #ifndef MPP_SOLVER_INTERNAL_H
@@ -175,6 +176,9 @@ int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row);
 
 /* ceil(sum of price * capacity) in picoseconds, at most INF. */
 int64_t mpp_solver_capacity_value(const struct mpp_solver *s, const int64_t *price);
+
+/* solver_local.c: offer the choice that repeated elimination over few choices per node leads to. */
+void mpp_solver_local(struct mpp_solver *s);
 
 /* solver_label.c: elimination whose entries keep Pareto sets of (cost, bytes at N ROWS). With BEAM > 0 at
  * most so many labels per entry (a heuristic). Offers what it finds that costs less than TARGET; returns whether

@@ -13,10 +13,9 @@
 enum { BEAM = 48, MIXED = 4, MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, MAX_ROUNDS = 10 };
 
 /* Elimination limits, entries: of the whole, and of one restricted to few choices. */
-static const double ROUND_ENTRIES[] = {2e8, 2e8, 2e8, 2e8, 2e8, 2e8, 4e8, 4e8, 4e8, 4e8};
 static const int ROUND_STEPS[] = {1, 4, 8, 16, 32, 90, 90, 90, 90, 90},
                  MEMORY_STEPS[] = {12, 12, 16, 24, 32, 90, 90, 90, 90, 90};
-static const double PLAN_ENTRIES = 4e8, SMALL_ENTRIES = 2e7, LABEL_ENTRIES = 5e5;
+static const double PLAN_ENTRIES = 2e8, SMALL_ENTRIES = 2e7, LABEL_ENTRIES = 5e5;
 static const int64_t BEAM_LABELS = 1000000, WIDEN_LABELS = 1000000, EXACT_LABELS = 6000000;
 
 struct pool {
@@ -467,9 +466,9 @@ struct carried {
 /* One round: plan, ascend, find a better choice, rule out. Returns whether another may help. */
 static bool price_round(struct mpp_solver *s, int round, struct pool *pool, struct carried *c)
 {
-    struct dual d = {.s = s, .plan = mpp_solver_plan_new(s, ROUND_ENTRIES[round]), .pool = pool};
+    struct dual d = {.s = s, .plan = mpp_solver_plan_new(s, PLAN_ENTRIES), .pool = pool};
     if (!d.plan)
-        return ROUND_ENTRIES[round] < PLAN_ENTRIES;
+        return false;
     double gap = (double)s->upper - (double)s->bound;
     bool open = s->upper >= MPP_SOLVER_INF, memory = s->n_rows > 0, split = d.plan->n_split > 0;
     d.arena = mpp_arena_new();
