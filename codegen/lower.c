@@ -158,6 +158,23 @@ static bool is_op(const struct lower *l, int group, int kind)
     return l->g->groups[group].n_ops == 1 && first_op(l, group)->kind == kind;
 }
 
+/* May the producer of operand I of the Accumulate group A write into the accumulator itself? */
+static bool writes_direct(const struct lower *l, int a, int i)
+{
+    const struct mpp_graph *g = l->g;
+    const struct mpp_group *acc = &g->groups[a];
+    mpp_id t = acc->in[i];
+    int p = l->producer[t];
+    if (p < 0 || n_uses(l, t) != 1 || g->groups[p].phase != acc->phase)
+        return false;
+    int out = 0;
+    while (g->groups[p].out[out] != t)
+        out++;
+    struct mpp_sharding made = mpp_split_operand(g->groups[p].rule, l->stage->split[p], g->groups[p].n_in + out);
+    bool plain = acc->n_in == 1 && l->p->micro_batches == 1;
+    return mpp_sharding_equal(made, wanted(l, a, i)) && (plain || mpp_emit_can_accumulate(g, &g->groups[p], out));
+}
+
 /* Where a value is only summed over micro-batches, in the form it is made in, by a kernel that can add: write it
  * straight into the accumulator. */
 static void plan_direct_writes(struct lower *l)
@@ -167,29 +184,19 @@ static void plan_direct_writes(struct lower *l)
         if (!is_op(l, a, MPP_OP_ACCUMULATE))
             continue;
         const struct mpp_group *acc = &g->groups[a];
-        int earliest = -1;
-        for (int i = 0; i < acc->n_in; i++) {
-            int p = l->producer[acc->in[i]];
-            if (p >= 0 && (earliest < 0 || p < l->producer[acc->in[earliest]]))
-                earliest = i;
-        }
+        int earliest = -1;        /* of the direct writers: it starts the sum */
         for (int i = 0; i < acc->n_in; i++) {
             mpp_id t = acc->in[i];
-            int p = l->producer[t];
-            if (p < 0 || n_uses(l, t) != 1 || g->groups[p].phase != acc->phase)
-                continue;
-            int out = 0;
-            while (g->groups[p].out[out] != t)
-                out++;
-            struct mpp_sharding made = mpp_split_operand(g->groups[p].rule, l->stage->split[p], g->groups[p].n_in + out);
-            if (!mpp_sharding_equal(made, wanted(l, a, i)))
+            if (!writes_direct(l, a, i))
                 continue;
             bool plain = acc->n_in == 1 && l->p->micro_batches == 1;
-            if (!plain && !mpp_emit_can_accumulate(g, &g->groups[p], out))
-                continue;
             l->direct[t] = acc->out[0];
-            l->direct_mode[t] = plain ? MPP_WRITE : i == earliest ? MPP_WRITE_ADD_LATER : MPP_WRITE_ADD;
+            l->direct_mode[t] = plain ? MPP_WRITE : MPP_WRITE_ADD;
+            if (!plain && (earliest < 0 || l->producer[t] < l->producer[acc->in[earliest]]))
+                earliest = i;
         }
+        if (earliest >= 0)
+            l->direct_mode[acc->in[earliest]] = MPP_WRITE_ADD_LATER;
     }
 }
 
