@@ -220,12 +220,13 @@ static struct truth enumerate(const struct mpp_solver_problem *p)
 
 /* ---- the checks --------------------------------------------------------------------------- */
 
-static bool is_optimal(const struct mpp_solver_problem *p, const struct mpp_solver_tuning *tune,
+static bool is_optimal(const struct mpp_solver_problem *p, const struct mpp_solver_tuning *tune, int64_t table_limit,
                        const struct truth *t, struct mpp_solver_info *info)
 {
     struct mpp_solver_settings set = mpp_solver_defaults();
     struct mpp_solver *s;
     int32_t choice[32];
+    set.table_limit = table_limit;
     if (mpp_solver_setup(p, &set, &s) != MPP_OK)
         return false;
     s->tune = *tune;
@@ -247,14 +248,17 @@ static void random_one(int seed, int *n_memory, int *n_infeasible)
     static const struct {
         const char *name;
         struct mpp_solver_tuning tune;
+        int64_t table_limit;
     } ways[] = {
-        {"all methods", {0}},
-        {"no dominance", {.no_dominance = true}},
-        {"GLPK only", {.no_dominance = true, .no_prices = true, .no_labels = true}},
-        {"labels without GLPK", {.no_glpk = true}},
-        {"no labels", {.no_labels = true}},
-        {"split values", {.force_split = true}},
-        {"no split", {.no_split = true}},
+        {"all methods", {0}, 0},
+        {"no dominance", {.no_dominance = true}, 0},
+        {"GLPK only", {.no_dominance = true, .no_prices = true, .no_labels = true}, 0},
+        {"labels without GLPK", {.no_glpk = true}, 0},
+        {"no labels", {.no_labels = true}, 0},
+        {"split values", {.force_split = true}, 0},
+        {"no split", {.no_split = true}, 0},
+        {"small tables", {0}, 9},
+        {"no tables", {0}, 1},
     };
     struct mpp_arena *a = mpp_arena_new();
     struct mpp_solver_problem *p = make(a, seed);
@@ -268,7 +272,7 @@ static void random_one(int seed, int *n_memory, int *n_infeasible)
     *n_infeasible += t.best == MPP_SOLVER_FORBIDDEN;
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
         struct mpp_solver_info info;
-        bool ok = is_optimal(p, &ways[w].tune, &t, &info);
+        bool ok = is_optimal(p, &ways[w].tune, ways[w].table_limit, &t, &info);
         check(ok, ways[w].name, seed);
         if (!ok)
             printf("  status %d objective %" PRId64 " bound %" PRId64 " truth %" PRId64 " least peak %" PRId64
