@@ -113,6 +113,8 @@ static int64_t step_cost(const struct mpp_reshard_env *env, const struct mpp_res
         [MPP_STEP_ALL_REDUCE] = MPP_COLLECTIVE_ALL_REDUCE, [MPP_STEP_REDUCE_SCATTER] = MPP_COLLECTIVE_REDUCE_SCATTER,
         [MPP_STEP_ALL_GATHER] = MPP_COLLECTIVE_ALL_GATHER, [MPP_STEP_ALL_TO_ALL] = MPP_COLLECTIVE_ALL_TO_ALL,
     };
+    if (step->kind == MPP_STEP_TO_PARTIAL && small <= 4)
+        return 1;                 /* a scalar is scaled where it is added up */
     if (step->kind == MPP_STEP_SLICE || step->kind == MPP_STEP_TO_PARTIAL)
         return mpp_cost_memory(&env->cluster->device, 2.0 * (double)small);
     return mpp_cost_collective(env->cluster, &env->groups[step->mask], what[step->kind], (double)step->bytes);

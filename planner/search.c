@@ -10,6 +10,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <stdlib.h>
 
 #include "ir/op.h"
 
@@ -51,6 +52,7 @@ static enum mpp_status solve(const struct search *s, struct trial *t, int64_t ca
     struct mpp_solver_settings set = mpp_solver_defaults();
     struct mpp_solver *solver;
     set.interrupt = s->opt->interrupt;
+    set.log = getenv("MPPLOG") ? stderr : NULL;
     set.dump_full = full;
     set.dump_reduced = reduced;
     if (capacity < INT64_MAX && t->p->solver.n_nodes > SMALL_PROBLEM)

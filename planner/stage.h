@@ -62,8 +62,15 @@ struct mpp_group_class {
     int64_t **bytes;              /* [n_operands][n_choices] */
 };
 
-/* All legal splits of GROUP on MESH that PINS allow; returns how many. *OUT lives in ARENA. */
-int mpp_strategy_list(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_mesh *mesh,
+/* What the whole graph says about splitting a tensor. */
+struct mpp_strategy_facts {
+    uint8_t *never;               /* [n_tensors] mask of dimensions that are never split */
+    uint8_t *may_be_partial;      /* [n_tensors] may some strategy of its maker leave partial sums? */
+};
+void mpp_strategy_note(struct mpp_arena *arena, const struct mpp_graph *g, struct mpp_strategy_facts *out);
+
+/* All splits of GROUP worth a thought on the mesh of PINS, and that PINS allow; returns how many. *OUT lives in ARENA. */
+int mpp_strategy_list(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_strategy_facts *facts,
                       const struct mpp_group *group, const struct mpp_pin_rules *pins, struct mpp_split **out);
 
 /* ---- problem.c ---- */
