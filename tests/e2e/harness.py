@@ -111,7 +111,7 @@ def run(command, timeout_s=300, env=None, cwd=None):
 
 def must(p):
     if p.returncode != 0:
-        raise Failure(f"{' '.join(p.args)}: exit status {p.returncode}\n{p.stdout[-1500:]}{p.stderr[-3000:]}")
+        raise Failure(f"{' '.join(p.args)}: exit status {p.returncode}\n{p.stdout[-800:]}{p.stderr[:1200]}")
     return p
 
 
@@ -159,6 +159,8 @@ class Plan:
 
     def build(self, *make_args):
         if not (self.dir / "trainer").exists() or make_args:
+            for source in (self.dir / "runtime").rglob("*.[ch]"):
+                os.utime(source, (0, 0))  # older than what is shared, whose name tells the content
             must(run(["make", "-s", "-j2", "-C", self.dir, f"RUNTIME_BUILD={shared_runtime(make_args)}", *make_args], 600))
         return self
 
@@ -180,6 +182,9 @@ class Plan:
             must(p)
         return Run(p, Path(options["metrics"]) if metrics else None, usage)
 
+    def remove(self):
+        shutil.rmtree(self.dir, ignore_errors=True)
+
     # plan.json, read in one place: docs/plan.md
     @property
     def stage(self):
@@ -187,7 +192,11 @@ class Plan:
 
     @property
     def devices(self):
-        return self.stage["devices"]["count"] if isinstance(self.stage["devices"], dict) else self.stage["devices"]
+        return self.stage["devices"]
+
+    @property
+    def memory(self):
+        return self.stage["memory"]
 
 
 def shared_runtime(make_args=()):

@@ -12,6 +12,7 @@ import harness as h
 
 MLP = (h.ROOT / "models" / "mlp.xml").read_text()
 STATUS_INPUT = 2
+MISSING = (1, STATUS_INPUT)  # a file that cannot be read: the system's fault or the user's
 n_files = 0
 
 
@@ -32,12 +33,12 @@ def edited(old, new, base=MLP):
     return base[:at] + new + base[at + len(old):], base[:at].count("\n") + 1
 
 
-def bad(what, args, *needles, at=None, status=STATUS_INPUT, out=None, preset=True):
-    """mpplan ARGS must fail with STATUS, say all NEEDLES (regular expressions), blame AT and write nothing."""
+def bad(what, args, *needles, at=None, status=(STATUS_INPUT,), out=None):
+    """mpplan ARGS must fail with a STATUS, say all NEEDLES (regular expressions), blame AT and write nothing."""
     target = Path(out) if out else h.TMP / f"out{n_files}-{random.randrange(10**9)}"
     p = h.mpplan(*args, *(["-o", target] if out is not False else []))
     said = p.stdout + p.stderr
-    h.check(p.returncode == status, f"{what}: exit status {status}", f"{p.returncode}\n{said[-800:]}")
+    h.check(p.returncode in status, f"{what}: exit status {status[-1]}", f"{p.returncode}\n{said[-800:]}")
     h.check("error" in p.stderr, f"{what}: says error on stderr", said[-300:])
     for needle in needles:
         h.check(re.search(needle, said, re.I | re.S), f"{what}: says {needle!r}", said[-800:])
@@ -63,7 +64,8 @@ def test_models():
     bad_model("unknown op", "<Relu/>", "<Rellu/>", "Rellu", "did you mean.*Relu")
     bad_model("unknown attribute", '<Linear name="last" units="out"/>', '<Linear name="last" unit="out"/>', "unit",
               'did you mean.*"units"')
-    bad_model("misspelt element", "<training loss", "<trainning loss", "trainning")
+    bad_model("misspelt element", "<training loss", "<trainning loss", "trainning", 'did you mean.*training',
+              base=MLP.replace("</training>", "</trainning>"))
     bad_model("wrong value of an attribute", '<MeanSquaredErrorLoss name="loss" in="last y"/>',
               '<MeanSquaredErrorLoss name="loss" in="last y" reduction="meen"/>', "reduction|meen")
     p = bad_model("shape conflict", 'shape="batch, out"', 'shape="batch, hidden"', "out", "hidden",
@@ -79,11 +81,11 @@ def test_models():
     bad_model("two ops of one name", '<Linear name="last"', '<Linear name="first"', "first", line=None)
     bad_model("DOCTYPE", "<model name", '<!DOCTYPE model [<!ENTITY a "b">]>\n<model name', "DOCTYPE")
     bad_model("too many ops", 'count="layers - 1"', 'count="99999999"', r"1e6|1000000|1,000,000|ops")
-    bad_model("huge dimension", 'name="in"     value="64"', 'name="in" value="9000000000000"', "in")
+    bad_model("huge dimension", 'in="8"', 'in="9000000000000"', '"in"')
 
 
 def test_files():
-    bad("no such file", [h.TMP / "nothing.xml"], "nothing.xml", status=STATUS_INPUT)
+    bad("no such file", [h.TMP / "nothing.xml"], "nothing.xml", status=MISSING)
     for what, text in (("empty file", b""), ("no XML", b"hello\n"), ("cut XML", MLP.encode()[:900]),
                        ("binary", bytes(range(256)) * 8), ("another root", b"<plan/>\n"), ("net", b"<net name='x'/>\n")):
         path = write(text)
@@ -121,7 +123,7 @@ def test_options():
     bad("no model", [], "no model file")
     bad("--batch 0", [*tiny, "--batch", "0"], "--batch")
     bad("unknown cluster", [*tiny, "--cluster", "dgx-a1000"], "dgx-a1000", "dgx-a100")
-    bad("cluster file that is missing", [*tiny, "--cluster", "./none.xml"], "none.xml", status=STATUS_INPUT)
+    bad("cluster file that is missing", [*tiny, "--cluster", "./none.xml"], "none.xml", status=MISSING)
     bad("--dump-after of an unknown pass", [*tiny, "--dump-after", "fusion"], "fusion", "fuse")
 
 
@@ -166,7 +168,7 @@ def small_cluster(memory):
     <kernel launch_s="3e-7" vector_efficiency="0.2"/>
     <gemm efficiency="0.9" half_m="14" half_n="5" half_k="10"/>
   </device>
-  <shared bytes_per_s="7e9"/>
+  <shared bytes_per_s="7e9" total_bytes_per_s="56e9"/>
   <protocol name="shared" base_s="26e-6" step_s="6e-6"/>
 </cluster>
 ''', "cluster.xml")
@@ -186,8 +188,8 @@ def test_infeasible():
     text = cluster.read_text()
     for what, old, new, needle in (("unknown element", "<shared", "<shard", "shard"),
                                    ("no bytes", 'bytes="2MiB"', "", "bytes"),
-                                   ("negative", 'bytes_per_s="7e9"', 'bytes_per_s="-7e9"', "bytes_per_s"),
-                                   ("no way to join", '<shared bytes_per_s="7e9"/>', "", "joined")):
+                                   ("negative", ' bytes_per_s="7e9"', ' bytes_per_s="-7e9"', "bytes_per_s"),
+                                   ("no way to join", '<shared bytes_per_s="7e9" total_bytes_per_s="56e9"/>', "", "joined")):
         path = write(text.replace(old, new), "cluster.xml")
         p = bad(f"cluster file: {what}", [*tiny[:5], "--cluster", path], needle)
         h.check(re.search(rf"^{re.escape(str(path))}:\d+: error: ", p.stderr, re.M), f"cluster file: {what}: blames a line", p.stderr)
@@ -213,7 +215,7 @@ def test_plans_edited():
         path.write_text(content)
         q = bad(f"plan.json: {what}", [*args, "--from-plan", path])
         h.check("edited.json" in q.stderr, f"plan.json: {what}: names the file", q.stderr[-300:])
-    bad("plan.json: missing", [*args, "--from-plan", h.TMP / "none.json"], "none.json", status=STATUS_INPUT)
+    bad("plan.json: missing", [*args, "--from-plan", h.TMP / "none.json"], "none.json", status=MISSING)
     path.write_text(text)
     bad("plan.json of another model", [model, "--preset", "tiny", "-D", "layers=3", "--gpus", "4", "--from-plan", path],
         "edited.json")
