@@ -83,6 +83,8 @@ const char *mpp_emit_op_name(struct mpp_emit *e, const struct mpp_gop *op); /* w
 int64_t mpp_emit_span(const struct mpp_buffer *b, int from, int to);
 /* The field of a class in struct plan_state ("h"). */
 const char *mpp_emit_class_field(const struct mpp_emit *e, int cls);
+/* The function of a body: "h_forward". */
+const char *mpp_emit_body_name(const struct mpp_emit *e, int body);
 bool mpp_emit_class_counts(const struct mpp_emit *e, int cls);              /* its structs hold `layer` */
 
 /* Make (or find) the kernel; returns its name. */

@@ -51,11 +51,24 @@ const struct mpp_buffer *mpp_emit_buffer(const struct mpp_emit *e, struct mpp_bu
 
 const char *mpp_emit_class_field(const struct mpp_emit *e, int cls)
 {
-    const char *name = mpp_emit_identifier(e->arena, e->prog->classes[cls].name);
+    const char *whole = e->prog->classes[cls].name, *dot = strrchr(whole, '.');
+    for (int c = 0; c < e->prog->n_classes && dot; c++) {   /* "bert.encoder.layer" is "layer" where no other is */
+        const char *other = e->prog->classes[c].name, *at = strrchr(other, '.');
+        if (c != cls && !strcmp(at ? at + 1 : other, dot + 1))
+            dot = NULL;
+    }
+    const char *name = mpp_emit_identifier(e->arena, dot ? dot + 1 : whole);
     bool taken = !strcmp(name, "dim");
     for (int b = 0; b < e->prog->n_buffers; b++)
         taken = taken || (e->prog->buffers[b].cls < 0 && !strcmp(e->prog->buffers[b].name, name));
     return taken ? mpp_arena_printf(e->arena, "%s_layers", name) : name;
+}
+
+const char *mpp_emit_body_name(const struct mpp_emit *e, int body)
+{
+    const struct mpp_body *b = &e->prog->bodies[body];
+    const char *suffix = b->name + strlen(e->prog->classes[b->cls].name);
+    return mpp_arena_printf(e->arena, "%s%s", mpp_emit_class_field(e, b->cls), suffix);
 }
 
 const char *mpp_emit_ptr(struct mpp_emit *e, struct mpp_bufref ref)

@@ -79,13 +79,14 @@ static void emit_body(struct mpp_emit *e, const struct mpp_body *b)
     const char *comment = c->count > 1 ? mpp_arena_printf(e->arena, "One layer of %s: %s.", field, phase)
                                        : mpp_arena_printf(e->arena, "Layer %s: %s.", field, phase);
     end_function(e, comment, mpp_arena_printf(e->arena, "static void %s(struct mpp_rank *r, const struct %s_tensors *t)",
-                                              b->name, mpp_emit_class_field(e, b->cls)));
+                                              mpp_emit_body_name(e, (int)(b - e->prog->bodies)),
+                                              mpp_emit_class_field(e, b->cls)));
 }
 
 static void emit_loop(struct mpp_emit *e, const struct mpp_pitem *item)
 {
     const struct mpp_layer_class *c = &e->prog->classes[item->cls];
-    const char *field = mpp_emit_class_field(e, item->cls), *name = e->prog->bodies[item->body].name;
+    const char *field = mpp_emit_class_field(e, item->cls), *name = mpp_emit_body_name(e, item->body);
     if (c->count == 1)
         mpp_emit_line(e, "%s(r, &p->%s[0]);", name, field);
     else if (item->descending) {
