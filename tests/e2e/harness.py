@@ -9,10 +9,10 @@
 All output lies in a temporary folder that finish() removes. Trainers share the compiled runtime.
 """
 import atexit
+import hashlib
 import json
 import os
 import re
-import resource
 import shutil
 import struct
 import subprocess
@@ -165,22 +165,19 @@ class Plan:
         return self
 
     def train(self, *args, mpi=False, timeout_s=300, env=None, metrics=True, allow_failure=False, **options):
-        """Start the trainer; keyword arguments become --options (underscores become dashes)."""
+        """Start the trainer; keyword arguments become --options (underscores become dashes). METRICS: a path, or False."""
         self.build()
         command = [self.dir / "trainer", *args]
-        metrics_file = None
         if metrics:
-            metrics_file = Path(tempfile.mkstemp(suffix=".jsonl", dir=TMP)[1])
-            options.setdefault("metrics", metrics_file)
+            options["metrics"] = tempfile.mkstemp(suffix=".jsonl", dir=TMP)[1] if metrics is True else metrics
         for name, value in options.items():
             command += ["--" + name.replace("_", "-"), value]
         if mpi:
             command = [*MPIRUN, "-n", str(self.devices), *command]
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         p = run(command, timeout_s, {**(MPI_ENV if mpi else {}), **(env or {})})
         if not allow_failure:
             must(p)
-        return Run(p, Path(options["metrics"]) if metrics else None, usage)
+        return Run(p, Path(options["metrics"]) if metrics else None)
 
     def remove(self):
         shutil.rmtree(self.dir, ignore_errors=True)
@@ -202,7 +199,6 @@ class Plan:
 def shared_runtime(make_args=()):
     """Where trainers keep the compiled runtime: one folder per set of flags, outside TMP so that suites share it."""
     text = "".join(p.name + p.read_text() for p in sorted((ROOT / "runtime").rglob("*.[ch]"))) + " ".join(make_args)
-    import hashlib
     base = Path(os.environ.get("MPP_BUILD", ROOT / "build"))
     folder = base / "trainer-runtime" / hashlib.sha256(text.encode()).hexdigest()[:12]
     folder.mkdir(parents=True, exist_ok=True)
@@ -210,7 +206,7 @@ def shared_runtime(make_args=()):
 
 
 class Run:
-    def __init__(self, process, metrics, _usage=None):
+    def __init__(self, process, metrics):
         self.process, self.out, self.err = process, process.stdout, process.stderr
         self.rows = []
         if metrics and metrics.exists():
