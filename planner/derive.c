@@ -116,10 +116,14 @@ static void count_copy(struct derive *d, struct mpp_copy *c)
     const struct mpp_gtensor *x = &d->g->tensors[c->tensor];
     const struct mpp_gop *op = &d->g->ops[d->g->groups[c->first_group].ops[0]];
     int64_t times = c->once ? 1 : mpp_phase_count(d->g, c->phase), *sum = &d->activation_ps;
-    if (x->role == MPP_ROLE_PARAM || c->store)
+    const char *role = "activation";
+    if (x->role == MPP_ROLE_PARAM || c->store) {
         sum = &d->parameter_ps;
-    else if (x->role == MPP_ROLE_ACCUM ? x->param >= 0 : feeds_gradient(d, c->tensor))
+        role = "parameter";
+    } else if (x->role == MPP_ROLE_ACCUM ? x->param >= 0 : feeds_gradient(d, c->tensor)) {
         sum = &d->gradient_ps;
+        role = "gradient";
+    }
     for (int i = 0; i < c->n_steps; i++) {
         const struct mpp_reshard_step *step = &c->steps[i];
         *sum += times * step->cost_ps;
@@ -128,7 +132,7 @@ static void count_copy(struct derive *d, struct mpp_copy *c)
         add_comm(d, (struct mpp_comm){
             .kind = mpp_step_name(step->kind), .mask = step->mask, .bytes = step->bytes, .count = times,
             .cost_ps = step->cost_ps, .phase = c->store ? MPP_PHASE_UPDATE : c->phase, .tensor = x->name,
-            .reason = c->reason, .repeat = op->repeat, .index = op->index});
+            .role = role, .reason = c->reason, .repeat = op->repeat, .index = op->index});
     }
 }
 
@@ -231,7 +235,7 @@ static void count_group(struct derive *d, int i)
             add_comm(d, (struct mpp_comm){
                 .kind = "all-reduce", .mask = mask, .bytes = 4 * list[j].elements, .count = times,
                 .cost_ps = mpp_cost_collective(d->env.cluster, &d->env.groups[mask], MPP_COLLECTIVE_ALL_REDUCE, bytes),
-                .phase = group->phase, .tensor = op->name, .repeat = op->repeat, .index = op->index,
+                .phase = group->phase, .tensor = op->name, .role = "internal", .repeat = op->repeat, .index = op->index,
                 .reason = mpp_reason_internal(d->arena, d->g, &d->stage->mesh, group, split, list[j].what)});
         }
     }

@@ -43,6 +43,7 @@ struct mpp_comm {
     int64_t cost_ps;              /* one execution */
     enum mpp_phase phase;
     const char *tensor;           /* name of the value or op it belongs to */
+    const char *role;             /* "activation", "gradient", "parameter", "internal" (inside a kernel) */
     const char *reason;
     int repeat, index;            /* layer, -1: none */
 };

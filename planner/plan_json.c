@@ -1,0 +1,428 @@
+/* plan_json.c - plan.json, written: one record per line, repeated layers once (docs/plan.md). */
+#include "planner/plan_json.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ir/op.h"
+#include "planner/derive.h"
+#include "planner/stage.h"
+
+/* ---- shared spelling ---- */
+
+const char *mpp_json_template(struct mpp_arena *arena, const char *name, const char *repeat_name, int index)
+{
+    if (!repeat_name || index < 0)
+        return NULL;
+    const char *prefix = mpp_arena_printf(arena, "%s.%d.", repeat_name, index);
+    size_t n = strlen(prefix);
+    return strncmp(name, prefix, n) == 0 ? mpp_arena_printf(arena, "%s.*.%s", repeat_name, name + n) : NULL;
+}
+
+const char **mpp_json_repeats(struct mpp_arena *arena, const struct mpp_graph *g, int *out_n)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_ops; i++)
+        n = g->ops[i].repeat >= n ? g->ops[i].repeat + 1 : n;
+    const char **name = mpp_arena_array(arena, n, const char *);
+    for (int i = 0; i < g->n_ops; i++)
+        if (g->ops[i].repeat >= 0 && g->ops[i].repeat_name)
+            name[g->ops[i].repeat] = g->ops[i].repeat_name;
+    *out_n = n;
+    return name;
+}
+
+const char *mpp_json_factor(struct mpp_arena *arena, const struct mpp_rule *rule, int factor)
+{
+    const char *name = rule->factor[factor].size.name;
+    for (int f = 0; name && f < rule->n_factors; f++)
+        if (f != factor && rule->factor[f].size.name && strcmp(rule->factor[f].size.name, name) == 0)
+            name = NULL;
+    if (name && strcmp(name, "partial") != 0 && name[0] != '#')
+        return name;
+    return mpp_arena_printf(arena, "#%c", rule->factor[factor].letter);
+}
+
+const char *mpp_json_dim(struct mpp_arena *arena, const struct mpp_gtensor *t, int dim)
+{
+    const char *name = t->dims[dim].name;
+    for (int d = 0; name && d < t->n_dims; d++)
+        if (d != dim && t->dims[d].name && strcmp(t->dims[d].name, name) == 0)
+            name = NULL;
+    return name && name[0] != '#' ? name : mpp_arena_printf(arena, "#%d", dim);
+}
+
+const char *mpp_json_phase(enum mpp_phase phase)
+{
+    static const char *const names[] = {"prologue", "forward", "backward", "update"};
+    return names[phase];
+}
+
+/* ---- records ---- */
+
+/* Records of one section: those equal but for their layer are one. */
+struct records {
+    struct mpp_arena *arena;
+    struct mpp_memo *memo;
+    json_t **record;
+    int **layers, *n_layers;
+    size_t cap_record, cap_layers, cap_n;
+    int n;
+};
+
+static void records_begin(struct records *r, struct mpp_arena *arena)
+{
+    *r = (struct records){.arena = arena, .memo = mpp_memo_new(arena)};
+}
+
+/* Take RECORD, of layer INDEX (-1: of none). */
+static void records_add(struct records *r, json_t *record, int index)
+{
+    char *text = json_dumps(record, JSON_COMPACT);
+    bool is_new;
+    int id = mpp_memo_add(r->memo, text ? text : "", text ? strlen(text) + 1 : 1, &is_new);
+    free(text);
+    if (is_new) {
+        size_t need = (size_t)id + 1;
+        r->record = mpp_arena_grow(r->arena, r->record, &r->cap_record, need, sizeof(*r->record));
+        r->layers = mpp_arena_grow(r->arena, r->layers, &r->cap_layers, need, sizeof(*r->layers));
+        r->n_layers = mpp_arena_grow(r->arena, r->n_layers, &r->cap_n, need, sizeof(*r->n_layers));
+        r->record[id] = record;
+        r->layers[id] = NULL;
+        r->n_layers[id] = 0;
+        r->n = id + 1;
+    } else {
+        json_decref(record);
+    }
+    int n = r->n_layers[id];
+    if ((n & (n - 1)) == 0) {     /* room for twice as many */
+        int *more = mpp_arena_array(r->arena, n ? 2 * n : 1, int);
+        if (n)
+            memcpy(more, r->layers[id], sizeof(int) * (size_t)n);
+        r->layers[id] = more;
+    }
+    r->layers[id][r->n_layers[id]++] = index;
+}
+
+static int cmp_int(const void *a, const void *b)
+{
+    return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b);
+}
+
+/* "0-11", "0-2,5"; *OUT_N how many different ones. */
+static const char *layers_text(struct mpp_arena *arena, int *layer, int n, int *out_n)
+{
+    const char *text = "";
+    *out_n = 0;
+    qsort(layer, (size_t)n, sizeof *layer, cmp_int);
+    for (int i = 0; i < n;) {
+        int first = layer[i], last = first;
+        while (i < n && layer[i] <= last + 1) {
+            last = layer[i++];
+        }
+        *out_n += last - first + 1;
+        text = first == last ? mpp_arena_printf(arena, "%s%s%d", text, *text ? "," : "", first)
+                             : mpp_arena_printf(arena, "%s%s%d-%d", text, *text ? "," : "", first, last);
+    }
+    return text;
+}
+
+/* Write the section KEY, one record per line, each with its layers; frees the records. With COUNTED also the number of
+ * times the record stands ("times"), and its count per step over all of them ("per_step"). */
+static void records_write(struct records *r, FILE *f, const char *key, bool counted, const char *end)
+{
+    fprintf(f, "   \"%s\": [", key);
+    for (int i = 0; i < r->n; i++) {
+        int n_layers = 0;
+        if (r->layers[i][0] >= 0)
+            json_object_set_new(r->record[i], "layers",
+                                json_string(layers_text(r->arena, r->layers[i], r->n_layers[i], &n_layers)));
+        if (counted) {
+            json_int_t count = json_integer_value(json_object_get(r->record[i], "count"));
+            json_object_set_new(r->record[i], "times", json_integer(r->n_layers[i]));
+            json_object_set_new(r->record[i], "per_step", json_integer(count * r->n_layers[i]));
+        }
+        fprintf(f, "%s\n    ", i ? "," : "");
+        json_dumpf(r->record[i], f, 0);
+        json_decref(r->record[i]);
+    }
+    fprintf(f, "%s]%s\n", r->n ? "\n   " : "", end);
+}
+
+struct writer {
+    struct mpp_arena *arena;
+    const struct mpp_graph *g;
+    const struct mpp_cluster *cluster;
+    const struct mpp_plan *plan;
+    const struct mpp_stage *stage;
+    const char **repeat;
+    FILE *f;
+};
+
+/* NAME without its layer, and in *OUT_LAYER the layer, or NAME and -1. */
+static const char *shared_name(const struct writer *w, const char *name, int repeat, int index, int *out_layer)
+{
+    const char *t = repeat >= 0 ? mpp_json_template(w->arena, name, w->repeat[repeat], index) : NULL;
+    *out_layer = t ? index : -1;
+    return t ? t : name;
+}
+
+static json_t *split_json(const struct writer *w, const struct mpp_rule *rule, struct mpp_split split)
+{
+    json_t *o = json_object();
+    for (int a = 0; a < w->stage->mesh.n_axes; a++) {
+        int f = split.axis[a];
+        if (f != MPP_WHOLE)
+            json_object_set_new(o, w->stage->mesh.name[a],
+                                json_string(f == MPP_PARTIAL ? "partial" : mpp_json_factor(w->arena, rule, f)));
+    }
+    return o;
+}
+
+static json_t *rest_json(const struct writer *w, const struct mpp_gtensor *t, struct mpp_sharding s)
+{
+    json_t *o = json_object();
+    for (int a = 0; a < w->stage->mesh.n_axes; a++)
+        if (s.axis[a] >= 0)
+            json_object_set_new(o, w->stage->mesh.name[a], json_string(mpp_json_dim(w->arena, t, s.axis[a])));
+    return o;
+}
+
+static json_t *sharding_text(const struct writer *w, mpp_id t, struct mpp_sharding s)
+{
+    return json_string(t < 0 ? "-" : mpp_sharding_text(w->arena, &w->g->tensors[t], &w->stage->mesh, s));
+}
+
+static const char *class_name(const struct mpp_gop *op)
+{
+    static const char *const names[] = {"elementwise", "layout", "reduce", "contraction", "kernel"};
+    return names[mpp_op_info(op->kind)->cls];
+}
+
+static void write_ops(const struct writer *w)
+{
+    struct records r;
+    records_begin(&r, w->arena);
+    for (int i = 0; i < w->g->n_groups; i++) {
+        const struct mpp_group *group = &w->g->groups[i];
+        const struct mpp_gop *op = &w->g->ops[group->ops[0]];
+        int layer, unused;
+        json_t *o = json_object(), *in = json_array(), *out = json_array();
+        json_object_set_new(o, "op", json_string(shared_name(w, op->name, op->repeat, op->index, &layer)));
+        json_object_set_new(o, "phase", json_string(mpp_json_phase(group->phase)));
+        json_object_set_new(o, "kind", json_string(mpp_op_info(op->kind)->name));
+        json_object_set_new(o, "class", json_string(class_name(op)));
+        if (group->n_ops > 1) {
+            json_t *fused = json_array();
+            for (int k = 1; k < group->n_ops; k++) {
+                const struct mpp_gop *x = &w->g->ops[group->ops[k]];
+                json_array_append_new(fused, json_string(shared_name(w, x->name, x->repeat, x->index, &unused)));
+            }
+            json_object_set_new(o, "fused", fused);
+        }
+        json_object_set_new(o, "split", split_json(w, group->rule, w->stage->split[i]));
+        if (group->n_in > 16) {   /* the sum over all parameters' squares: its operands are alike */
+            json_array_append_new(in, sharding_text(w, group->in[0], mpp_split_operand(group->rule, w->stage->split[i], 0)));
+        } else {
+            for (int k = 0; k < group->n_in; k++)
+                json_array_append_new(in, sharding_text(w, group->in[k], mpp_split_operand(group->rule, w->stage->split[i], k)));
+        }
+        for (int k = 0; k < group->n_out; k++)
+            json_array_append_new(out, sharding_text(w, group->out[k],
+                                                     mpp_split_operand(group->rule, w->stage->split[i], group->n_in + k)));
+        json_object_set_new(o, "in", in);
+        json_object_set_new(o, "out", out);
+        records_add(&r, o, layer);
+    }
+    records_write(&r, w->f, "ops", false, ",");
+}
+
+/* What belongs to each parameter, [n_tensors]: one of its state tensors. */
+static mpp_id *states_of(const struct writer *w)
+{
+    mpp_id *state = mpp_arena_array(w->arena, w->g->n_tensors, mpp_id);
+    for (mpp_id t = 0; t < w->g->n_tensors; t++)
+        state[t] = -1;
+    for (mpp_id t = 0; t < w->g->n_tensors; t++)
+        if (w->g->tensors[t].role == MPP_ROLE_STATE && w->g->tensors[t].param >= 0)
+            state[w->g->tensors[t].param] = t;
+    return state;
+}
+
+/* Shardings of gradients and optimiser state follow from the ops; they are written for readers. */
+static void write_tensors(const struct writer *w, enum mpp_role role, const char *key)
+{
+    struct records r;
+    mpp_id *state = states_of(w);
+    struct mpp_sharding *lies = mpp_arena_array(w->arena, w->g->n_tensors, struct mpp_sharding);
+    bool *known = mpp_arena_array(w->arena, w->g->n_tensors, bool);
+    for (int i = 0; i < w->g->n_groups; i++)
+        for (int o = 0; o < w->g->groups[i].n_out + w->g->groups[i].n_in; o++) {
+            const struct mpp_group *group = &w->g->groups[i];
+            mpp_id t = o < group->n_in ? group->in[o] : group->out[o - group->n_in];
+            if (t < 0 || (o < group->n_in && w->g->tensors[t].role != MPP_ROLE_STATE))
+                continue;
+            lies[t] = mpp_split_operand(group->rule, w->stage->split[i], o);
+            known[t] = true;
+        }
+    records_begin(&r, w->arena);
+    for (mpp_id t = 0; t < w->g->n_tensors; t++) {
+        const struct mpp_gtensor *x = &w->g->tensors[t];
+        int layer;
+        if (x->role != role)
+            continue;
+        json_t *o = json_object();
+        json_object_set_new(o, "name", json_string(shared_name(w, x->name, x->repeat, x->index, &layer)));
+        json_object_set_new(o, "rest", rest_json(w, x, w->stage->resting[t]));
+        json_object_set_new(o, "resting", sharding_text(w, t, w->stage->resting[t]));
+        if (role == MPP_ROLE_PARAM) {
+            mpp_id grad = x->info ? x->info->gradient : -1;
+            json_object_set_new(o, "kept", json_boolean(w->stage->kept[t]));
+            if (grad >= 0 && known[grad])
+                json_object_set_new(o, "gradient", sharding_text(w, grad, lies[grad]));
+            if (state[t] >= 0 && known[state[t]])
+                json_object_set_new(o, "state", sharding_text(w, state[t], lies[state[t]]));
+        }
+        records_add(&r, o, layer);
+    }
+    records_write(&r, w->f, key, false, ",");
+}
+
+static void write_collectives(const struct writer *w)
+{
+    struct records r;
+    records_begin(&r, w->arena);
+    for (int i = 0; i < w->stage->n_collectives; i++) {
+        const struct mpp_comm *c = &w->stage->collectives[i];
+        int layer;
+        json_t *o = json_object(), *axes = json_array();
+        for (int a = 0; a < w->stage->mesh.n_axes; a++)
+            if (c->mask >> a & 1)
+                json_array_append_new(axes, json_string(w->stage->mesh.name[a]));
+        json_object_set_new(o, "kind", json_string(c->kind));
+        json_object_set_new(o, "axes", axes);
+        json_object_set_new(o, "phase", json_string(mpp_json_phase(c->phase)));
+        json_object_set_new(o, "of", json_string(shared_name(w, c->tensor, c->repeat, c->index, &layer)));
+        json_object_set_new(o, "role", json_string(c->role));
+        json_object_set_new(o, "bytes", json_integer(c->bytes));
+        json_object_set_new(o, "count", json_integer(c->count));
+        json_object_set_new(o, "cost_ps", json_integer(c->cost_ps));
+        json_object_set_new(o, "reason", json_string(c->reason));
+        records_add(&r, o, layer >= 0 ? layer : c->index);
+    }
+    records_write(&r, w->f, "collectives", true, ",");
+}
+
+/* ---- the file ---- */
+
+static void write_text(FILE *f, const char *indent, const char *key, const char *value, const char *end)
+{
+    json_t *s = json_string(value ? value : "");
+    fprintf(f, "%s\"%s\": ", indent, key);
+    json_dumpf(s, f, JSON_ENCODE_ANY);
+    fprintf(f, "%s\n", end);
+    json_decref(s);
+}
+
+static void write_line(FILE *f, const char *key, json_t *value, const char *end)
+{
+    fprintf(f, "%s: ", key);
+    json_dumpf(value, f, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
+    fprintf(f, "%s\n", end);
+    json_decref(value);
+}
+
+static json_t *memory_json(const struct mpp_memory *m)
+{
+    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "parameters", (json_int_t)m->parameters, "gradients",
+                     (json_int_t)m->gradients, "optimizer", (json_int_t)m->optimizer, "activations",
+                     (json_int_t)m->activations, "inputs", (json_int_t)m->inputs, "workspace", (json_int_t)m->workspace,
+                     "arena_bytes", (json_int_t)m->arena_bytes, "live_bound_bytes", (json_int_t)m->live_bound_bytes);
+}
+
+static json_t *solver_json(const struct mpp_solver_info *s)
+{
+    static const char *const status[] = {"optimal", "feasible", "infeasible", "no answer"};
+    json_t *o = json_pack("{s:s,s:I,s:I,s:f,s:I}", "status", status[s->status], "objective_ps", (json_int_t)s->objective,
+                          "bound_ps", (json_int_t)s->bound, "gap", s->gap, "work", (json_int_t)s->work);
+    json_object_set_new(o, "nodes", json_integer(s->nodes_full));
+    json_object_set_new(o, "values", json_integer(s->values_full));
+    json_object_set_new(o, "choices", json_integer(s->choices_full));
+    json_object_set_new(o, "nodes_reduced", json_integer(s->nodes_reduced));
+    json_object_set_new(o, "values_reduced", json_integer(s->values_reduced));
+    json_object_set_new(o, "choices_reduced", json_integer(s->choices_reduced));
+    json_object_set_new(o, "glpk", json_string(s->glpk_status ? s->glpk_status : ""));
+    json_object_set_new(o, "glpk_rows", json_integer(s->glpk_rows));
+    json_object_set_new(o, "glpk_cols", json_integer(s->glpk_cols));
+    json_object_set_new(o, "peak_bytes", json_integer(s->peak_bytes));
+    json_object_set_new(o, "peak_time", json_integer(s->peak_time));
+    return o;
+}
+
+static void write_stage(const struct writer *w)
+{
+    const struct mpp_stage *s = w->stage;
+    const struct mpp_prediction *p = &s->predicted;
+    json_t *mesh = json_array(), *unsplit = json_array();
+    for (int a = 0; a < s->mesh.n_axes; a++)
+        json_array_append_new(mesh, json_pack("{s:s,s:i}", "axis", s->mesh.name[a], "size", s->mesh.size[a]));
+    for (int i = 0; i < w->plan->n_unsplit; i++)
+        json_array_append_new(unsplit, json_string(w->g->ops[w->g->groups[w->plan->unsplit[i]].ops[0]].name));
+    fprintf(w->f, "  {\"first_device\": %d, \"devices\": %d,\n", s->first_device, s->n_devices);
+    write_line(w->f, "   \"mesh\"", mesh, ",");
+    write_ops(w);
+    write_tensors(w, MPP_ROLE_PARAM, "parameters");
+    write_tensors(w, MPP_ROLE_INPUT, "inputs");
+    write_collectives(w);
+    write_line(w->f, "   \"unsplit\"", unsplit, ",");
+    write_line(w->f, "   \"memory\"", memory_json(&s->memory), ",");
+    write_line(w->f, "   \"predicted\"",
+               json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "step_s", p->step_s, "compute_s", p->compute_s, "activation_comm_s",
+                         p->activation_comm_s, "gradient_comm_s", p->gradient_comm_s, "parameter_comm_s",
+                         p->parameter_comm_s, "update_s", p->update_s), "}");
+}
+
+static void write_all(const struct writer *w)
+{
+    const struct mpp_plan *p = w->plan;
+    FILE *f = w->f;
+    fprintf(f, "{\n");
+    write_text(f, " ", "plan_version", p->version, ",");
+    write_text(f, " ", "model", w->g->model ? w->g->model->name : "", ",");
+    write_text(f, " ", "preset", w->g->model ? w->g->model->preset : "", ",");
+    write_text(f, " ", "cluster", w->cluster->name, ",");
+    write_text(f, " ", "device", w->cluster->device.name, ",");
+    write_text(f, " ", "schedule", p->schedule, ",");
+    fprintf(f, " \"batch\": %lld,\n \"micro_batches\": %lld,\n", (long long)p->batch, (long long)p->micro_batches);
+    write_text(f, " ", "pins", p->pins, ",");
+    fprintf(f, " \"objective_ps\": %lld,\n \"bound_ps\": %lld,\n", (long long)p->objective_ps, (long long)p->bound_ps);
+    write_line(f, " \"gap\"", json_real(p->gap), ",");
+    write_line(f, " \"solver\"", solver_json(&p->solver), ",");
+    fprintf(f, " \"stages\": [\n");
+    write_stage(w);
+    fprintf(f, " ]\n}\n");
+}
+
+enum mpp_status mpp_plan_write_json(struct mpp_diag *diag, const struct mpp_graph *graph,
+                                    const struct mpp_cluster *cluster, const struct mpp_plan *plan, const char *path)
+{
+    struct writer w = {.g = graph, .cluster = cluster, .plan = plan, .stage = &plan->stages[0]};
+    int n_repeats;
+    w.f = fopen(path, "w");
+    if (!w.f) {
+        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
+        return MPP_IO;
+    }
+    w.arena = mpp_arena_new();
+    w.repeat = mpp_json_repeats(w.arena, graph, &n_repeats);
+    write_all(&w);
+    mpp_arena_free(w.arena);
+    bool bad = ferror(w.f) != 0;
+    if (fclose(w.f) != 0 || bad) {
+        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
+        return MPP_IO;
+    }
+    return MPP_OK;
+}
