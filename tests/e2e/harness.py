@@ -182,7 +182,8 @@ class Plan:
     def remove(self):
         shutil.rmtree(self.dir, ignore_errors=True)
 
-    # plan.json, read in one place: docs/plan.md
+    # ---- plan.json, read in one place: docs/plan.md ----
+
     @property
     def stage(self):
         return self.json["stages"][0]
@@ -192,8 +193,74 @@ class Plan:
         return self.stage["devices"]
 
     @property
+    def axes(self):
+        return {a["axis"]: a["size"] for a in self.stage["mesh"]}
+
+    @property
     def memory(self):
         return self.stage["memory"]
+
+    def ops(self, phase=None, cls=None):
+        return [o for o in self.stage["ops"] if phase in (None, o["phase"]) and cls in (None, o["class"])]
+
+    def axis_splits(self, dimension):
+        """Forward ops that an axis splits along DIMENSION."""
+        return [o["op"] for o in self.ops("forward") if dimension in o["split"].values()]
+
+    def contraction_splits(self, dimension):
+        return [o["op"] for o in self.ops("forward", "contraction") if dimension in o["split"].values()]
+
+    def rests_split(self, dimension):
+        return [t["name"] for t in self.stage["parameters"] if dimension in t["rest"].values()]
+
+    def residual_split(self, dimension):
+        """Norms, which stand on the residual stream, that an axis splits along DIMENSION."""
+        return [o["op"] for o in self.ops("forward") if "Norm" in o["kind"] and dimension in o["split"].values()]
+
+    def parameters_split(self, axis):
+        """Parameters that rest split over AXIS (None: any)."""
+        return [t["name"] for t in self.stage["parameters"] if (axis in t["rest"] if axis else t["rest"])]
+
+    def states_split(self, axis):
+        """Parameters whose optimiser state lies split over AXIS (None: any)."""
+        return [t["name"] for t in self.stage["parameters"] if f"/{axis or ''}" in t.get("state", "")]
+
+    def all_axes_used(self):
+        return set(self.axes) <= {a for o in self.ops("forward") for a in o["split"]}
+
+    def unsplit_contractions(self):
+        return [o["op"] for o in self.ops(cls="contraction") if not o["split"]]
+
+    def listed_unsplit(self):
+        """As templates: h.3.attn -> h.*.attn."""
+        return [re.sub(r"\.\d+\.", ".*.", name) for name in self.stage["unsplit"]]
+
+    def collectives(self):
+        """Each collective of each layer once: the record's fields, with layer (None: of none) and per_micro_batch."""
+        out = []
+        for c in self.stage["collectives"]:
+            layers = [None]
+            if c.get("layers"):
+                spans = [[int(x) for x in part.split("-")] for part in c["layers"].split(",")]
+                layers = [i for s in spans for i in range(s[0], s[-1] + 1)]
+            for layer in layers:
+                times = c["times"] // len(layers)
+                out += [dict(c, layer=layer, per_micro_batch=c["count"] / self.json["micro_batches"])] * times
+        return out
+
+    def objective(self):
+        """Of the integer program of the chosen mesh, and its bound, in picoseconds."""
+        return self.json["solver"]["objective_ps"], self.json["solver"]["bound_ps"]
+
+    def gap(self):
+        return self.json["gap"]
+
+    def summary(self):
+        """Short enough for a message."""
+        lines = [f"mesh {self.axes}, {self.json['micro_batches']} micro-batches"]
+        lines += [f"{o['phase'][:1]} {o['op']} {o['split']}" for o in self.ops("forward", "contraction")]
+        lines += [f"{t['name']} {t['resting']} state {t.get('state')}" for t in self.stage["parameters"][:6]]
+        return "\n    ".join(lines)
 
 
 def shared_runtime(make_args=()):

@@ -81,7 +81,8 @@ def batch_only(p):
 PINS = {
     "dp": (4, "dp=4,zero=0", batch_only),
     "tp": (4, "tp=4", lambda p: p.contraction_splits("heads") and p.contraction_splits("ffn")),
-    "uneven tp": (3, "tp=3", lambda p: p.contraction_splits("heads") and p.contraction_splits("ffn")),
+    "uneven tp": (3, "tp=3,shard:h.*.attn.c_attn.weight=heads/model",
+                  lambda p: p.contraction_splits("heads") and p.contraction_splits("ffn")),
     "vocabulary": (2, "tp=2,vocab_parallel=true", lambda p: p.contraction_splits("vocab") and p.rests_split("vocab")),
     "zero 1": (4, "dp=4,zero=1", lambda p: p.states_split("data") and not p.parameters_split("data")),
     "zero 2": (4, "dp=4,zero=2", lambda p: p.states_split("data") and not p.parameters_split("data")),

@@ -20,11 +20,11 @@ NARROW = dict(layers=2, hidden=32, heads=2, vocab=64, seq=16, positions=16, batc
 
 # ---- forms that come out ----
 
-def activation_reductions(p, phase, layer_of=lambda c: c["layer"]):
+def activation_reductions(p, phase):
     """{layer: reductions per micro-batch}; a reduce-scatter and an all-gather of equal bytes count as one."""
     layers = {}
     for c in p.collectives():
-        if c["phase"] == phase and c["layer"] is not None and not c["parameter"] and c["bytes"] > 1024:
+        if c["phase"] == phase and c["layer"] is not None and c["role"] == "activation" and c["bytes"] > 1024:
             layers.setdefault(c["layer"], []).append(c)
     out = {}
     for layer, cs in layers.items():
@@ -43,7 +43,7 @@ def test_tensor_parallel():
     p = h.plan(GPT, gpus=4, D=WIDE, fix="sequence_parallel=false,zero=0")
     for phase in ("forward", "backward"):
         n = activation_reductions(p, phase)
-        kinds = {c["kind"] for c in p.collectives() if c["phase"] == phase and c["layer"] is not None and c["bytes"] > 1024}
+        kinds = {c["kind"] for c in p.collectives() if c["phase"] == phase and c["role"] == "activation" and c["bytes"] > 1024}
         h.check(all(x == 2 for x in n.values()) and kinds == {"all-reduce"}, f"splits pinned off: plain all-reduces {phase}",
                 f"{n} {kinds}")
     h.check(not p.residual_split("seq"), "splits pinned off: the residual stream is whole")
@@ -169,7 +169,6 @@ def cbc_objective(path, seconds):
 def check_cbc(what, file, seconds, timeout_s=300, **kw):
     folder = h.TMP / "ilp"
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
     model = kw.pop("model")
     p = h.plan(model, timeout_s=timeout_s, extra=["--dump-ilp", folder], **kw)
     path = folder / file
