@@ -340,6 +340,17 @@ static void lower_accumulate(struct lower *l, int a)
 {
     const struct mpp_group *acc = &l->g->groups[a];
     const struct mpp_gop *op = first_op(l, a);
+    bool plain = acc->n_in == 1 && l->p->micro_batches == 1 && n_uses(l, acc->in[0]) == 1;
+    if (plain && l->direct[acc->in[0]] < 0 && l->home[acc->out[0]] < 0) {
+        /* A sum of one term is that term. */
+        int term = find_buffer(l, acc->in[0], acc->phase, wanted(l, a, 0));
+        int alias = accum_buffer(l, acc->out[0]);
+        int root = mpp_buffer_root(l->p->buffers, term);
+        l->p->buffers[alias].alias = term;
+        if (l->p->buffers[root].kind != MPP_BUF_INPUT)
+            l->p->buffers[root].kind = MPP_BUF_ACCUM;
+        return;
+    }
     int out = accum_buffer(l, acc->out[0]);
     bool first = true;
     for (int i = 0; i < acc->n_in; i++)

@@ -327,7 +327,7 @@ static void lay_out_rest(struct mpp_arena *arena, struct memory *m, int64_t base
 
 static void add_kind(struct mpp_memory *mem, enum mpp_buffer_kind kind, const struct mpp_gtensor *t, int64_t bytes)
 {
-    bool gradient = t->role == MPP_ROLE_ACCUM && t->param >= 0;
+    bool gradient = kind == MPP_BUF_ACCUM || (t->role == MPP_ROLE_ACCUM && t->param >= 0);
     if (kind == MPP_BUF_PARAM)
         mem->parameters += bytes;
     else if (kind == MPP_BUF_STATE)
