@@ -223,7 +223,8 @@ class Plan:
 
     def states_split(self, axis):
         """Parameters whose optimiser state lies split over AXIS (None: any)."""
-        return [t["name"] for t in self.stage["parameters"] if f"/{axis or ''}" in t.get("state", "")]
+        return [t["name"] for t in self.stage["parameters"]
+                if any(f"/{a}" in t.get("state", "") for a in ([axis] if axis else self.axes))]
 
     def all_axes_used(self):
         return set(self.axes) <= {a for o in self.ops("forward") for a in o["split"]}
