@@ -311,6 +311,11 @@ static void add_pinned_mesh(struct list *l, const struct mpp_pins *p)
     if (model < 0 && (p->sequence_parallel == 1 || p->vocab_parallel == 1))
         model = p->mesh.n_axes - 1 != data ? p->mesh.n_axes - 1 : -1;
     add(l, p->mesh.n_axes, p->mesh.size, data, model, p->dp == 1);
+    if (p->mesh.n_axes > 2 && data < 0 && p->dp != 1 && model != 0) {
+        /* Three free axes are hard to solve well: try also with the batch on the first. */
+        add(l, p->mesh.n_axes, p->mesh.size, 0, model, false);
+        l->c[l->n - 1].loose_data = true;
+    }
 }
 
 int mpp_pins_candidates(struct mpp_arena *arena, int n, bool homogeneous, const struct mpp_pins *p,

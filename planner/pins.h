@@ -20,6 +20,7 @@ struct mpp_candidate {
     int data_axis;                /* splits the batch wherever it stands; no other axis does. -1: none is told */
     int model_axis;               /* never splits the batch; -1: none is told */
     bool no_data;                 /* dp=1: no axis splits the batch */
+    bool loose_data;              /* other axes may split the batch too */
 };
 
 /* What pins mean for a candidate, and facts about the graph that they speak of. */

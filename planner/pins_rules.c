@@ -187,7 +187,7 @@ static bool batch_allowed(const struct mpp_pin_rules *r, const struct mpp_group 
 {
     const struct mpp_rule *rule = group->rule;
     int data = r->c.data_axis;
-    bool strict = data >= 0 || r->c.no_data, can = false;
+    bool strict = (data >= 0 && !r->c.loose_data) || r->c.no_data, can = false;
     for (int a = 0; a < r->c.mesh.n_axes; a++)
         if (a != data && (strict || a == r->c.model_axis) && is_batch(rule, split.axis[a]))
             return false;

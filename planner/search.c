@@ -15,7 +15,7 @@
 #include "ir/op.h"
 
 enum { SMALL_PROBLEM = 600 };     /* nodes; solved to proven optimality even within memory */
-static const double LARGE_GAP = 0.005;
+static const double LARGE_GAP = 0.008;
 
 struct trial {
     struct mpp_arena *arena;
@@ -36,12 +36,55 @@ struct search {
     struct mpp_candidate *candidate;
     int n_candidates;
     struct mpp_search_result *out;
+    struct {
+        int64_t bytes, micro_batches;
+        struct mpp_candidate c;
+    } least;                      /* the problem that came nearest to fitting; bytes 0: none was solved */
     bool limited, bound_by_memory; /* of the best plan: memory kept it from being cheaper */
 };
 
 static bool homogeneous(const struct mpp_cluster *c)
 {
     return c->n_nodes == 1 && c->kind != MPP_LINK_MESH;
+}
+
+/* ---- memory that no mesh can save ---- */
+
+static void add_live(int64_t *change, int first, int last, int64_t bytes)
+{
+    change[first] += bytes;
+    change[last + 1] -= bytes;
+}
+
+/* Bytes per device at the busiest time if every tensor were split over all devices: no plan needs less. */
+static int64_t least_bytes(const struct mpp_graph *g, int n_devices)
+{
+    struct mpp_arena *arena = mpp_arena_new();
+    int64_t *change = mpp_arena_array(arena, g->n_groups + 1, int64_t), live = 0, most = 0;
+    int *first = mpp_arena_array(arena, g->n_tensors, int), *last = mpp_arena_array(arena, g->n_tensors, int);
+    for (mpp_id t = 0; t < g->n_tensors; t++)
+        first[t] = -1;            /* not stored: within a fused group */
+    for (int i = 0; i < g->n_groups; i++) {
+        for (int o = 0; o < g->groups[i].n_out; o++)
+            first[g->groups[i].out[o]] = last[g->groups[i].out[o]] = i;
+        for (int o = 0; o < g->groups[i].n_in; o++)
+            if (g->groups[i].in[o] >= 0)
+                last[g->groups[i].in[o]] = i;
+    }
+    for (mpp_id t = 0; t < g->n_tensors && g->n_groups > 0; t++) {
+        const struct mpp_gtensor *x = &g->tensors[t];
+        int64_t bytes = mpp_tensor_bytes(x) / n_devices;
+        if (x->role != MPP_ROLE_VALUE)
+            add_live(change, 0, g->n_groups - 1, bytes);
+        else if (first[t] >= 0 && x->updates < 0)
+            add_live(change, first[t], last[t], bytes);
+    }
+    for (int i = 0; i < g->n_groups; i++) {
+        live += change[i];
+        most = live > most ? live : most;
+    }
+    mpp_arena_free(arena);
+    return most;
 }
 
 /* ---- one mesh ---- */
@@ -122,17 +165,6 @@ static void try_free(struct search *s, struct trial *t, int64_t micro_batches)
         keep(s, t, micro_batches, false);
 }
 
-static void note_least(struct search *s, struct trial *t)
-{
-    struct mpp_search_result *r = s->out;
-    if (r->least_bytes != 0 && r->least_bytes <= t->info.least_peak_bytes)
-        return;
-    r->least_bytes = t->info.least_peak_bytes;
-    int64_t most = r->least_bytes + r->least_bytes / 20;
-    if (solve(s, t, most, NULL, NULL) == MPP_OK)
-        mpp_stage_bytes_at(t->p, t->choice, t->info.peak_time, &r->at_least);
-}
-
 /* The mesh within memory. */
 static void try_within(struct search *s, struct trial *t, int64_t micro_batches)
 {
@@ -146,8 +178,11 @@ static void try_within(struct search *s, struct trial *t, int64_t micro_batches)
     } else if (st == MPP_INFEASIBLE) {
         t->bound = INT64_MAX;
         say(s, t, micro_batches, "does not fit");
-        if (!s->out->found)
-            note_least(s, t);
+        if (s->least.bytes == 0 || t->info.least_peak_bytes < s->least.bytes) {
+            s->least.bytes = t->info.least_peak_bytes;
+            s->least.c = t->c;
+            s->least.micro_batches = micro_batches;
+        }
     } else {
         s->limited = true;
     }
@@ -207,6 +242,23 @@ static int counts_of(const struct search *s, int64_t *out, int cap)
     return n;
 }
 
+/* What fills the memory of the problem that came nearest to fitting. */
+static void look_at_least(struct search *s)
+{
+    struct trial t = {.arena = mpp_arena_new(), .c = s->least.c};
+    struct mpp_pin_rules *rules;
+    const char *reason;
+    s->out->least_bytes = s->least.bytes;
+    mpp_graph_set_batch(s->g, s->g->global_batch / s->least.micro_batches);
+    if (mpp_pins_resolve(t.arena, s->g, &t.c, &s->opt->pins, &rules, &reason)
+        && mpp_stage_problem_build(t.arena, s->cluster, rules, INT64_MAX, &t.p, &reason)) {
+        t.choice = mpp_arena_array(t.arena, t.p->solver.n_nodes, int32_t);
+        if (solve(s, &t, s->least.bytes + s->least.bytes / 20, NULL, NULL) == MPP_OK)
+            mpp_stage_bytes_at(t.p, t.choice, t.info.peak_time, &s->out->at_least);
+    }
+    mpp_arena_free(t.arena);
+}
+
 enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph, const struct mpp_cluster *cluster,
                                const struct mpp_plan_options *options, struct mpp_search_result *out)
 {
@@ -227,6 +279,8 @@ enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph,
         bool had = out->found;
         int64_t before = out->objective;
         mpp_graph_set_batch(graph, graph->global_batch / count[i]);
+        if (i + 1 < n && least_bytes(graph, cluster->n_devices) > s.capacity)
+            continue;
         try_count(&s, count[i], options->pins.micro_batch);
         if (out->found && (!s.bound_by_memory || (had && out->objective >= before)))
             break;
@@ -235,7 +289,10 @@ enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph,
         mpp_graph_set_batch(graph, graph->global_batch / out->micro_batches);
         return MPP_OK;
     }
-    return out->least_bytes > 0 ? MPP_INFEASIBLE : s.limited ? MPP_LIMIT : MPP_INVALID;
+    if (s.least.bytes == 0)
+        return s.limited ? MPP_LIMIT : MPP_INVALID;
+    look_at_least(&s);
+    return MPP_INFEASIBLE;
 }
 
 /* ---- the plan ---- */
