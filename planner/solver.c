@@ -295,6 +295,7 @@ int64_t mpp_solver_offer(struct mpp_solver *s, const int32_t *choice, bool *out_
         *out_fits = fits;
     if (fits && cost < s->upper) {
         s->upper = cost;
+        s->found = true;
         memcpy(s->best, choice, sizeof *choice * (size_t)s->p->n_nodes);
     }
     return cost;
@@ -344,19 +345,48 @@ static void solve_free(struct mpp_solver *s)
     mpp_solver_plan_free(plan);
 }
 
-/* Where nothing fits so far, the least peak: it finds a choice that fits, or a proof that none does. */
+/* A bound on the peak; it may find a choice that fits, or a proof that none does. */
+static void find_least_peak(struct mpp_solver *s, struct mpp_solver_info *info)
+{
+    int32_t row;
+    int64_t least = mpp_solver_least_peak(s, &row);
+    if (least > info->least_peak_bytes) {
+        info->least_peak_bytes = least;
+        info->least_peak_time = s->row_time[row];
+    }
+    say(s, "least peak");
+}
+
+/* Does each usage at its least already pass capacity? */
+static bool over_floor(struct mpp_solver *s, struct mpp_solver_info *info)
+{
+    int32_t row;
+    int64_t floor = s->n_rows > 0 ? mpp_solver_floor(s, &row) : 0;
+    if (floor <= s->p->capacity_bytes)
+        return false;
+    info->least_peak_bytes = floor;
+    info->least_peak_time = s->row_time[row];
+    s->bound = MPP_SOLVER_INF;
+    if (s->set.upper_bound == 0)
+        find_least_peak(s, info);
+    return true;
+}
+
+/* Where nothing fits so far, the least peak first, unless prices may show that nothing cheap enough can. */
 static void solve_priced(struct mpp_solver *s, struct mpp_solver_info *info)
 {
-    int32_t row = 0;
-    if (s->n_rows > 0 && s->upper >= MPP_SOLVER_INF) {
-        info->least_peak_bytes = mpp_solver_least_peak(s, &row);
-        info->least_peak_time = s->row_time[row];
-        say(s, "least peak");
-    }
+    bool memory = s->n_rows > 0, first = s->upper >= MPP_SOLVER_INF;
+    if (memory && first)
+        find_least_peak(s, info);
     if (!s->tune.no_prices && !mpp_solver_closed(s))
         mpp_solver_price(s);
     say(s, "priced");
-    if (s->upper >= MPP_SOLVER_INF && !mpp_solver_closed(s) && !mpp_solver_stopped(s)) {
+    if (memory && !first && !s->found && !mpp_solver_closed(s)) {
+        find_least_peak(s, info);
+        if (s->found && !s->tune.no_prices && !mpp_solver_closed(s))
+            mpp_solver_price(s);
+    }
+    if (!s->found && !mpp_solver_closed(s) && !mpp_solver_stopped(s)) {
         mpp_solver_local(s);
         say(s, "local");
     }
@@ -390,7 +420,7 @@ static void solve_glpk(struct mpp_solver *s, struct mpp_solver_info *info)
 static void finish(struct mpp_solver *s, int32_t *out_choice, struct mpp_solver_info *info)
 {
     info->work = s->work;
-    if (s->upper < MPP_SOLVER_INF) {
+    if (s->found) {
         memcpy(out_choice, s->best, sizeof *out_choice * (size_t)s->p->n_nodes);
         info->objective = mpp_solver_evaluate(s->p, s->best, &info->peak_bytes, &info->peak_time);
         info->bound = s->bound < info->objective ? s->bound : info->objective;
@@ -409,7 +439,8 @@ enum mpp_status mpp_solver_solve(struct mpp_solver *s, int32_t *out_choice, stru
 {
     *info = (struct mpp_solver_info){.glpk_status = "not needed"};
     s->best = mpp_arena_array(s->arena, s->p->n_nodes, int32_t);
-    s->upper = MPP_SOLVER_INF;
+    s->upper = s->set.upper_bound > 0 && s->set.upper_bound < MPP_SOLVER_INF ? s->set.upper_bound : MPP_SOLVER_INF;
+    s->found = false;
     s->bound = 0;
     s->work = 0;
     revive(s);
@@ -424,12 +455,13 @@ enum mpp_status mpp_solver_solve(struct mpp_solver *s, int32_t *out_choice, stru
         mpp_solver_rows_drop_slack(s);
     weakest_bound(s);
     say(s, "reduced");
-    solve_free(s);
+    if (!over_floor(s, info))
+        solve_free(s);
     say(s, "eliminated");
-    if (!mpp_solver_closed(s) && !mpp_solver_stopped(s))
+    if (!mpp_solver_closed(s) && !mpp_solver_stopped(s) && !s->set.quick)
         solve_priced(s, info);
     MPP_TRY(dump(s, s->set.dump_reduced, "The reduced problem."));
-    if (!mpp_solver_closed(s) && !mpp_solver_stopped(s) && !s->tune.no_glpk)
+    if (!mpp_solver_closed(s) && !mpp_solver_stopped(s) && !s->set.quick && !s->tune.no_glpk)
         solve_glpk(s, info);
     say(s, "done");
     finish(s, out_choice, info);

@@ -23,6 +23,7 @@
 #ifndef MPP_SOLVER_H
 #define MPP_SOLVER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -69,6 +70,9 @@ struct mpp_solver_settings {
     double gap;                   /* stop when (objective - bound) <= gap * objective; default 0 (proven optimal) */
     int64_t table_limit;          /* largest elimination table, entries; default 1 << 24 */
     int64_t work_limit;           /* units of counted work (table entries, simplex pivots x rows); 0: default */
+    int64_t upper_bound;          /* only what costs less is of use, 0: anything is. When nothing can be within
+                                   * the gap below it: MPP_LIMIT, and info.bound says so */
+    bool quick;                   /* stop after the bound without memory and the first test of memory */
     FILE *log;                    /* one line per phase; NULL: silent */
     const char *dump_full, *dump_reduced; /* CPLEX LP files to write before solving; NULL: none */
     volatile int *interrupt;      /* becomes non-zero on Ctrl-C; NULL: none */
@@ -93,7 +97,8 @@ struct mpp_solver_info {
     const char *glpk_status;      /* "not needed", "optimal", "feasible", "limit", ... (static) */
     int64_t peak_bytes;           /* of the returned choice */
     int32_t peak_time;            /* when */
-    /* When infeasible for memory: the least peak any choice can reach (a lower bound on it), and when. */
+    /* When infeasible for memory: a lower bound on the least peak any choice can reach, and when; mostly close,
+     * but the first to pass capacity when an upper bound was set. */
     int64_t least_peak_bytes;
     int32_t least_peak_time;
 };

@@ -185,7 +185,7 @@ const char *mpp_solver_glpk_run(struct mpp_solver *s, const struct mpp_solver_mi
     *g = (struct glpk_run){.s = s, .mip = mip, .work_limit = work_limit, .choice = choice, .best = *upper};
     g->trial = mpp_arena_array(scratch, s->p->n_nodes, int32_t);
     g->bound = mip->impossible ? MPP_SOLVER_INF : mip->constant;
-    if (*upper < MPP_SOLVER_INF) {
+    if (s->found) {
         double *x = mpp_arena_array(scratch, mip->n_cols + 1, double);
         mpp_solver_mip_point(s, mip, choice, x + 1);
         g->start = x;
@@ -202,6 +202,7 @@ const char *mpp_solver_glpk_run(struct mpp_solver *s, const struct mpp_solver_mi
         }
         glp_free_env();
     }
+    s->found |= g->best < *upper;
     *upper = g->best;
     *out_bound = g->bound;
     mpp_arena_free(scratch);

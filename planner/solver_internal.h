@@ -56,7 +56,8 @@ struct mpp_solver {
     bool free_cost;                          /* eliminate as if costs were 0: the least memory */
     int64_t work;
     int32_t *best;                           /* [n_nodes] the best choice so far */
-    int64_t upper, bound;                    /* its cost (INF: none); no choice costs less */
+    bool found;                              /* there is one */
+    int64_t upper, bound;                    /* its cost, or what is to be undercut; no choice costs less */
 };
 
 /* Choices of a node that agree in every form; the elimination sees classes only. */
@@ -171,7 +172,9 @@ int64_t mpp_solver_offer(struct mpp_solver *s, const int32_t *choice, bool *out_
 
 /* solver_price.c: prices on memory rows and shares of copies: better bounds and choices, fewer alive. */
 void mpp_solver_price(struct mpp_solver *s);
-/* A lower bound on every choice's peak (0: none known), and a row that shows it. */
+/* A lower bound on every choice's peak, each usage at its least, and the row that shows it. */
+int64_t mpp_solver_floor(const struct mpp_solver *s, int32_t *out_row);
+/* A better one (0: none known). */
 int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row);
 
 /* ceil(sum of price * capacity) in picoseconds, at most INF. */

@@ -163,11 +163,13 @@ static void filter(struct labels *l, size_t from)
     int32_t *id = l->cur + from;
     size_t n = l->n_cur - from, kept = 0;
     sort_ids(l, id, n, false);
+    /* By cost ascending: the last one kept is the leanest so far where one row counts. */
     for (size_t i = 0; i < n; i++) {
         bool keep = true;
-        for (size_t j = 0; j < kept && keep; j++)
-            keep = !dominates(l, id[j], id[i]);
-        l->s->work += (int64_t)kept / 4;
+        size_t j = kept, stop = l->n_rows <= 1 && kept > 0 ? kept - 1 : 0;
+        while (keep && j > stop)
+            keep = !dominates(l, id[--j], id[i]);
+        l->s->work += (int64_t)(kept - j) / 4 + 1;
         if (keep)
             id[kept++] = id[i];
     }

@@ -10,12 +10,13 @@
 
 #include "planner/solver_internal.h"
 
-enum { BEAM = 48, MIXED = 4, MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, MAX_ROUNDS = 10 };
+enum { BEAM = 48, MIXED = 4, MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, CLOSE_STEPS = 12, MAX_ROUNDS = 10 };
 
 /* Elimination limits, entries: of the whole, and of one restricted to few choices. */
 static const int ROUND_STEPS[] = {1, 4, 8, 16, 32, 90, 90, 90, 90, 90},
                  MEMORY_STEPS[] = {12, 12, 16, 24, 32, 90, 90, 90, 90, 90};
 static const double PLAN_ENTRIES = 2e8, SMALL_ENTRIES = 2e7, LABEL_ENTRIES = 5e5;
+static const double CLOSE_PEAK = 0.97;
 static const int64_t BEAM_LABELS = 1000000, WIDEN_LABELS = 1000000, EXACT_LABELS = 6000000;
 
 struct pool {
@@ -324,7 +325,7 @@ static void recombine(struct dual *d, const uint8_t *all)
     size_t n = (size_t)s->choice_first[s->p->n_nodes];
     bool used[MAX_POOL] = {false};
     memset(s->alive, 0, n);
-    for (int32_t i = 0; i < s->p->n_nodes && s->upper < MPP_SOLVER_INF; i++)
+    for (int32_t i = 0; i < s->p->n_nodes && s->found; i++)
         s->alive[s->choice_first[i] + s->best[i]] = all[s->choice_first[i] + s->best[i]];
     for (int taken = 0; taken < MIXED; taken++) {
         int32_t best = -1;
@@ -478,7 +479,7 @@ static bool price_round(struct mpp_solver *s, int round, struct pool *pool, stru
     d.best = INT64_MIN;
     d.dummy = most_cost(s);
     carry_prices(s, c->time, c->price, c->n, d.price);
-    if (!open && memory)
+    if (s->found && memory)
         pool_add(pool, s, s->best, (double)s->upper);
     ascent(&d, memory ? MEMORY_STEPS[round] : ROUND_STEPS[round]);
     int32_t gone = mpp_solver_closed(s) || mpp_solver_stopped(s) ? 0 : tighten(&d);
@@ -552,10 +553,10 @@ int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row)
         }
         bool ok;
         mpp_solver_offer(s, choice, &ok);
-        if ((ok && s->upper < MPP_SOLVER_INF) || !pool_add(&pool, s, choice, 0))
+        if ((ok && s->found) || (best > s->p->capacity_bytes && (step >= CLOSE_STEPS || s->set.upper_bound > 0)) || !pool_add(&pool, s, choice, 0))
             break;
         double mix = master_prices(s, &pool, 0, true, unit, price);
-        if ((double)best > mix - 0.5)
+        if ((double)best > mix - 0.5 || (best > s->p->capacity_bytes && (double)best > mix * CLOSE_PEAK))
             break;
     }
     s->free_cost = false;

@@ -165,6 +165,35 @@ int mpp_solver_rows_drop_slack(struct mpp_solver *s)
     return kept != n;
 }
 
+int64_t mpp_solver_floor(const struct mpp_solver *s, int32_t *out_row)
+{
+    const struct mpp_solver_problem *p = s->p;
+    struct mpp_arena *a = mpp_arena_new();
+    int64_t *diff = mpp_arena_array(a, s->n_rows + 1, int64_t), sum = 0, most = 0;
+    *out_row = 0;
+    for (int32_t i = 0; i < p->n_nodes; i++)
+        for (int32_t u = 0; u < p->nodes[i].n_usages; u++) {
+            struct mpp_solver_span sp = s->usage_span[s->usage_first[i] + u];
+            int64_t least = INT64_MAX;
+            for (int32_t k = 0; sp.lo < sp.hi && k < p->nodes[i].n_choices; k++)
+                if (s->alive[s->choice_first[i] + k] && p->nodes[i].usages[u].bytes[k] < least)
+                    least = p->nodes[i].usages[u].bytes[k];
+            if (least < INT64_MAX) {
+                diff[sp.lo] += least;
+                diff[sp.hi] -= least;
+            }
+        }
+    for (int32_t r = 0; r < s->n_rows; r++) {
+        sum += diff[r];
+        if (sum > most) {
+            most = sum;
+            *out_row = r;
+        }
+    }
+    mpp_arena_free(a);
+    return most;
+}
+
 /* The live bytes of CHOICE per row. */
 void mpp_solver_row_bytes(const struct mpp_solver *s, const int32_t *choice, int64_t *out_bytes)
 {
