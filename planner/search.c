@@ -14,7 +14,7 @@
 
 #include "ir/op.h"
 
-enum { SMALL_PROBLEM = 600 };     /* nodes; solved to proven optimality even within memory */
+enum { SMALL_PROBLEM = 400 };     /* nodes; solved to proven optimality even within memory */
 static const double LARGE_GAP = 0.008;
 
 struct trial {
@@ -100,6 +100,8 @@ static enum mpp_status solve(const struct search *s, struct trial *t, int64_t ca
     set.dump_reduced = reduced;
     if (capacity < INT64_MAX && t->p->solver.n_nodes > SMALL_PROBLEM)
         set.gap = LARGE_GAP;
+    if (capacity < INT64_MAX && s->out && s->out->found)
+        set.upper_bound = s->out->objective;
     t->p->solver.capacity_bytes = capacity;
     MPP_TRY(mpp_solver_setup(&t->p->solver, &set, &solver));
     enum mpp_status st = mpp_solver_solve(solver, t->choice, &t->info);
@@ -183,6 +185,9 @@ static void try_within(struct search *s, struct trial *t, int64_t micro_batches)
             s->least.c = t->c;
             s->least.micro_batches = micro_batches;
         }
+    } else if (s->out->found && t->info.bound >= s->out->objective - (int64_t)(LARGE_GAP * (double)s->out->objective)) {
+        t->bound = t->info.bound > t->bound ? t->info.bound : t->bound;
+        say(s, t, micro_batches, "no better");
     } else {
         s->limited = true;
     }
