@@ -285,13 +285,27 @@ static const char *type_of(const struct fused *f, mpp_id t)
     return f->e->g->tensors[t].dtype == MPP_I32 ? "int32_t" : "float";
 }
 
+/* Does WORD stand in TEXT as a word of its own? */
+static bool mentions(const char *text, const char *word)
+{
+    size_t len = strlen(word);
+    for (const char *at = strstr(text, word); at; at = strstr(at + 1, word)) {
+        bool before = at > text && (isalnum((unsigned char)at[-1]) || at[-1] == '_');
+        bool after = isalnum((unsigned char)at[len]) || at[len] == '_';
+        if (!before && !after)
+            return true;
+    }
+    return false;
+}
+
 static const char *parameters(struct fused *f)
 {
     struct mpp_text s = {.arena = f->e->arena};
     if (f->n_dropouts)
         mpp_text_add(&s, "const struct mpp_rank *r, ");
     for (int l = 0; l < f->n_loops; l++) {
-        mpp_text_add(&s, "int64_t %s, ", f->loop[l].size);
+        if (f->loop[l].size_used)
+            mpp_text_add(&s, "int64_t %s, ", f->loop[l].size);
         if (f->loop[l].bound_arg)
             mpp_text_add(&s, "int64_t %s, ", f->loop[l].bound);
     }
@@ -320,7 +334,8 @@ static const char *arguments(struct fused *f)
     if (f->n_dropouts)
         mpp_text_add(&s, "r, ");
     for (int l = 0; l < f->n_loops; l++) {
-        mpp_text_add(&s, "%s, ", f->loop[l].size_arg);
+        if (f->loop[l].size_used)
+            mpp_text_add(&s, "%s, ", f->loop[l].size_arg);
         if (f->loop[l].bound_arg)
             mpp_text_add(&s, "%s, ", f->loop[l].bound_arg);
     }
@@ -450,6 +465,8 @@ void mpp_emit_fused(struct mpp_emit *e, const struct mpp_instr *in)
     merge_loops(&f);
     name_loops(&f);
     const char *body = mpp_fused_loops(&f);
+    for (int l = 0; l < f.n_loops; l++)
+        f.loop[l].size_used = !f.loop[l].bound_arg || mentions(body, f.loop[l].size);
     const char *words = e->cls >= 0 ? mpp_arena_printf(e->arena, "%s in %s", about(&f), e->prog->classes[e->cls].name) : about(&f);
     const char *name = mpp_emit_kernel(e, kernel_name(&f), parameters(&f), body, words);
     mpp_emit_line(e, "%s(%s);", name, arguments(&f));

@@ -22,6 +22,7 @@ struct fused_loop {
     int n_factors, factor[MPP_MAX_FACTORS]; /* merged, outermost first */
     const char *var, *bound, *size; /* index, number of iterations, stored extent */
     const char *bound_arg, *size_arg; /* what the caller passes */
+    bool size_used;               /* the body mentions SIZE, not only BOUND */
 };
 
 struct fused_dropout {            /* a Dropout op of the group draws by global element */
