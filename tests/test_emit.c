@@ -1,0 +1,453 @@
+/* test_emit.c - plan directories compile, are the same each time, stay short, and compute what the interpreter does.
+ *
+ *     test_emit [folder of the project]
+ *
+ * The numeric cases take a model of every layout, reduction and kernel with extents that divide by nothing, plan it for
+ * several meshes, build the trainer with make, and compare its loss and gradients with float64. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "codegen/outdir.h"
+#include "codegen/program.h"
+#include "ir/interp.h"
+#include "ir/op.h"
+#include "ir/pass.h"
+
+static int passed, failed;
+static const char *root = ".";
+
+__attribute__((format(printf, 2, 3))) static bool check(bool ok, const char *fmt, ...)
+{
+    passed += ok;
+    failed += !ok;
+    if (!ok) {
+        va_list ap;
+        va_start(ap, fmt);
+        printf("FAILED: ");
+        vprintf(fmt, ap);
+        printf("\n");
+        va_end(ap);
+    }
+    return ok;
+}
+
+__attribute__((format(printf, 1, 2))) static bool shell(const char *fmt, ...)
+{
+    char command[2048];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(command, sizeof command, fmt, ap);
+    va_end(ap);
+    fflush(stdout);
+    return system(command) == 0;
+}
+
+/* ---- from a model file to a directory ---- */
+
+struct job {
+    struct mpp_arena *arena;
+    struct mpp_diag *diag;
+    struct mpp_graph *g;
+    struct mpp_plan *plan;
+    struct mpp_lprog *prog;
+    struct mpp_cluster *cluster;
+};
+
+static bool build(struct job *j, const char *path, const char *preset, const char *defines)
+{
+    *j = (struct job){.arena = mpp_arena_new(), .diag = mpp_diag_new(stdout)};
+    const char *define[16];
+    struct mpp_model_options options = {.preset = preset, .defines = define};
+    for (char *w = strtok(mpp_arena_strdup(j->arena, defines), " "); w; w = strtok(NULL, " "))
+        define[options.n_defines++] = w;
+    struct mpp_model *model;
+    struct mpp_pass_ctx ctx = {.arena = j->arena, .diag = j->diag};
+    return check(mpp_model_read(j->arena, j->diag, path, &options, &model) == MPP_OK
+                     && mpp_graph_build(j->arena, j->diag, model, &j->g) == MPP_OK && mpp_passes_run(&ctx, j->g) == MPP_OK,
+                 "%s builds", path);
+}
+
+static bool make_plan(struct job *j, int devices, const char *pins)
+{
+    struct mpp_plan_options o = {.pins = mpp_pins_none(), .capacity_bytes = (int64_t)1 << 40};
+    return check(mpp_cluster_load(j->arena, j->diag, "host", devices, &j->cluster) == MPP_OK
+                     && (!*pins || mpp_pins_parse(j->arena, j->diag, pins, &o.pins) == MPP_OK)
+                     && mpp_plan_search(j->arena, j->diag, j->g, j->cluster, &o, &j->plan) == MPP_OK
+                     && mpp_plan_derive(j->arena, j->diag, j->g, j->cluster, j->plan) == MPP_OK
+                     && mpp_lower(j->arena, j->g, j->plan, &j->prog) == MPP_OK,
+                 "a plan for %d devices, %s", devices, pins);
+}
+
+static bool emit(struct job *j, const char *dir)
+{
+    mkdir(dir, 0777);
+    return check(mpp_emit(j->arena, j->diag, j->g, j->cluster, j->plan, j->prog, dir) == MPP_OK, "%s is written", dir);
+}
+
+static void close_job(struct job *j)
+{
+    mpp_diag_free(j->diag);
+    mpp_arena_free(j->arena);
+}
+
+static const char *path_in(struct mpp_arena *arena, const char *dir, const char *name)
+{
+    return mpp_arena_printf(arena, "%s/%s", dir, name);
+}
+
+static char *read_file(struct mpp_arena *arena, const char *path, size_t *out_size)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return NULL;
+    fseek(f, 0, SEEK_END);
+    long n = ftell(f);
+    rewind(f);
+    char *data = mpp_arena_alloc(arena, (size_t)n + 1);
+    *out_size = fread(data, 1, (size_t)n, f);
+    fclose(f);
+    return data;
+}
+
+/* ---- the text ---- */
+
+static const char *const emitted[] = {"stage0.c", "kernels.c", "kernels.h", "plan.c", "plan.h", "Makefile"};
+enum { N_EMITTED = sizeof emitted / sizeof emitted[0] };
+
+static int lines_of(struct mpp_arena *arena, const char *dir)
+{
+    int n = 0;
+    for (int i = 0; i < N_EMITTED; i++) {
+        size_t size;
+        const char *text = read_file(arena, path_in(arena, dir, emitted[i]), &size);
+        for (size_t k = 0; text && k < size; k++)
+            n += text[k] == '\n';
+    }
+    return n;
+}
+
+static void test_text(const char *tmp)
+{
+    struct job j[3];
+    const char *dirs[3];
+    for (int i = 0; i < 3; i++) {  /* 2 layers twice, then 96 */
+        struct mpp_arena *a;
+        if (!build(&j[i], mpp_arena_printf((a = mpp_arena_new()), "%s/models/gpt.xml", root), "tiny",
+                   i == 2 ? "layers=96" : "layers=2")
+            || !make_plan(&j[i], 4, "dp=2,tp=2"))
+            return;
+        mpp_arena_free(a);
+        dirs[i] = mpp_arena_printf(j[i].arena, "%s/text%d", tmp, i);
+        emit(&j[i], dirs[i]);
+    }
+    for (int i = 0; i < N_EMITTED; i++) {
+        size_t n = 0, m = 0;
+        const char *a = read_file(j[0].arena, path_in(j[0].arena, dirs[0], emitted[i]), &n);
+        const char *b = read_file(j[0].arena, path_in(j[0].arena, dirs[1], emitted[i]), &m);
+        check(a && b && n == m && !memcmp(a, b, n), "%s is the same each time", emitted[i]);
+        check(a && !strstr(a, tmp) && !strstr(a, "/home/") && !strstr(a, "0x7f"), "%s holds no path or address", emitted[i]);
+        int longest = 0, at = 0;
+        for (size_t k = 0; a && k < n; k++) {
+            at = a[k] == '\n' ? 0 : at + 1;
+            longest = at > longest ? at : longest;
+        }
+        check(longest <= 160, "%s: a line of %d columns", emitted[i], longest);
+    }
+    int few = lines_of(j[0].arena, dirs[0]), many = lines_of(j[2].arena, dirs[2]);
+    check(many <= few + few / 20, "96 layers take %d lines, 2 take %d", many, few);
+    static const char *const compilers[] = {"gcc", "clang"};
+    for (int c = 0; c < 2; c++)
+        if (shell("command -v %s >/dev/null", compilers[c]))
+            check(shell("cd %s && for f in stage0 plan kernels; do %s -O3 -march=native -std=c17 -D_GNU_SOURCE -fno-math-errno "
+                        "-fopenmp-simd -Wall -Wextra -Wshadow -Werror -I. -Iruntime -fsyntax-only $f.c || exit 1; done",
+                        dirs[0], compilers[c]), "%s accepts the emitted files", compilers[c]);
+    check(!shell("make -s -C %s BACKEND=cuda >/dev/null 2>&1", dirs[0]), "BACKEND=cuda is refused");
+    for (int i = 0; i < 3; i++)
+        close_job(&j[i]);
+}
+
+/* ---- numbers ---- */
+
+static const char odd_model[] =
+    "<model name=\"odd\" version=\"1\">\n"
+    "  <params>\n"
+    "    <dim name=\"batch\" value=\"6\" role=\"batch\"/>\n"
+    "    <dim name=\"rows\" value=\"5\"/> <dim name=\"cols\" value=\"7\"/> <dim name=\"heads\" value=\"3\"/>\n"
+    "    <dim name=\"each\" value=\"4\"/> <dim name=\"classes\" value=\"11\"/>\n"
+    "    <param name=\"layers\" type=\"int\" value=\"3\"/> <param name=\"drop\" type=\"float\" value=\"0.25\"/>\n"
+    "  </params>\n"
+    "  <inputs>\n"
+    "    <input name=\"x\" type=\"f32\" shape=\"batch, rows, cols\"/>\n"
+    "    <input name=\"ids\" type=\"i32\" shape=\"batch, rows\" limit=\"classes\"/>\n"
+    "    <input name=\"labels\" type=\"i32\" shape=\"batch, rows\" limit=\"classes\"/>\n"
+    "    <input name=\"mask\" type=\"i32\" shape=\"batch, rows\"/>\n"
+    "  </inputs>\n"
+    "  <graph>\n"
+    "    <Embedding name=\"emb\" in=\"ids\" num_embeddings=\"classes\" embedding_dim=\"cols\"/>\n"
+    "    <PositionEmbedding name=\"pos\" in=\"ids\" max_positions=\"2*rows\" embedding_dim=\"cols\"/>\n"
+    "    <Sum name=\"start\" in=\"x emb pos\"/>\n"
+    "    <repeat name=\"l\" count=\"layers\">\n"
+    "      <LayerNormalization name=\"ln\"/>\n"
+    "      <Linear name=\"qkv\" units=\"3, heads, each\"/>\n"
+    "      <Split name=\"split\" out=\"q k v\" axis=\"2\" num_outputs=\"3\"/>\n"
+    "      <Attention name=\"att\" in=\"q k v mask\" dropout=\"drop\"/>\n"
+    "      <Transpose name=\"turned\" perm=\"0, 2, 1, 3\"/>\n"
+    "      <Split name=\"parts\" out=\"p1 p2\" axis=\"3\" sizes=\"1, 3\"/>\n"
+    "      <Concat name=\"swapped\" in=\"p2 p1\" axis=\"3\"/>\n"
+    "      <Transpose name=\"back\" perm=\"0, 2, 1, 3\"/>\n"
+    "      <ReduceMax name=\"top\" axes=\"3\" keepdims=\"true\"/>\n"
+    "      <ReduceMean name=\"middle\" in=\"back\" axes=\"1\" keepdims=\"true\"/>\n"
+    "      <Sub name=\"apart\" in=\"back middle\"/>\n"
+    "      <Mul name=\"scaled\" in=\"apart top\"/>\n"
+    "      <Gelu name=\"bent\"/>\n"
+    "      <Softmax name=\"soft\"/>\n"
+    "      <Linear name=\"out\" units=\"cols\" contract=\"2\"/>\n"
+    "      <Dropout name=\"less\" ratio=\"drop\"/>\n"
+    "      <Add name=\"res\" in=\"%x less\"/>\n"
+    "    </repeat>\n"
+    "    <Identity name=\"last\"/>\n"
+    "    <ReduceSum name=\"total\" axes=\"1\" keepdims=\"true\"/>\n"
+    "    <Tanh/>\n"
+    "    <Mul name=\"weighed\" in=\"total last\"/>\n"
+    "    <Linear name=\"head\" units=\"classes\"/>\n"
+    "    <SoftmaxCrossEntropyLoss name=\"loss\" in=\"head labels\" ignore_index=\"-1\"/>\n"
+    "  </graph>\n"
+    "  <training loss=\"loss\">\n"
+    "    <batch micro=\"auto\"/>\n"
+    "    <optimizer type=\"adamw\" lr=\"0.01\"/>\n"
+    "  </training>\n"
+    "  <data><dataset split=\"train\" format=\"synthetic\"/></data>\n"
+    "</model>\n";
+
+static double noise(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(float)((double)(*state >> 40) / (double)(1 << 24) - 0.5);
+}
+
+static void write_npy(const char *path, const struct mpp_gtensor *t, const double *data, int64_t count)
+{
+    FILE *f = fopen(path, "wb");
+    char shape[128] = "", header[256];
+    for (int d = 0; d < t->n_dims; d++)
+        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%lld, ", (long long)t->dims[d].size);
+    int n = snprintf(header, sizeof header, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }",
+                     t->dtype == MPP_I32 ? "<i4" : "<f4", shape);
+    int padded = (10 + n + 1 + 63) / 64 * 64 - 10;
+    fwrite("\x93NUMPY\x01\x00", 1, 8, f);
+    fputc(padded & 255, f);
+    fputc(padded >> 8, f);
+    fprintf(f, "%-*s\n", padded - 1, header);
+    for (int64_t i = 0; i < count; i++) {
+        float v = (float)data[i];
+        int32_t k = (int32_t)data[i];
+        fwrite(t->dtype == MPP_I32 ? (void *)&k : (void *)&v, 4, 1, f);
+    }
+    fclose(f);
+}
+
+/* All parameters of the interpreter as safetensors. */
+static void write_weights(struct mpp_arena *arena, const char *path, const struct mpp_graph *g, struct mpp_interp *it)
+{
+    FILE *f = fopen(path, "wb");
+    char *header = mpp_arena_strdup(arena, "{");
+    int64_t at = 0;
+    for (mpp_id t = 0; t < g->n_tensors; t++) {
+        if (g->tensors[t].role != MPP_ROLE_PARAM)
+            continue;
+        const struct mpp_param *p = g->tensors[t].info;
+        char dims[128] = "";
+        for (int d = 0; d < p->n_published; d++)
+            snprintf(dims + strlen(dims), sizeof dims - strlen(dims), "%s%lld", d ? "," : "", (long long)p->published_dims[d]);
+        int64_t bytes = 4 * mpp_interp_count(it, t);
+        header = mpp_arena_printf(arena, "%s%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%lld,%lld]}", header,
+                                  at ? "," : "", p->published, dims, (long long)at, (long long)(at + bytes));
+        at += bytes;
+    }
+    header = mpp_arena_printf(arena, "%s}", header);
+    uint64_t n = strlen(header);
+    fwrite(&n, 8, 1, f);
+    fwrite(header, 1, n, f);
+    for (mpp_id t = 0; t < g->n_tensors; t++)
+        for (int64_t i = 0; g->tensors[t].role == MPP_ROLE_PARAM && i < mpp_interp_count(it, t); i++) {
+            float v = (float)mpp_interp_data(it, t)[i];
+            fwrite(&v, 4, 1, f);
+        }
+    fclose(f);
+}
+
+/* The floats of tensor NAME in a safetensors file; NULL: not there, or not COUNT of them. */
+static const float *find_tensor(struct mpp_arena *arena, const char *file, size_t size, const char *name, int64_t count)
+{
+    uint64_t n;
+    memcpy(&n, file, sizeof n);
+    const char *at = strstr(file + 8, mpp_arena_printf(arena, "\"%s\":", name));
+    at = at ? strstr(at, "\"data_offsets\"") : NULL;
+    at = at ? strchr(at, '[') : NULL;
+    long long from, to;
+    if (!at || sscanf(at, "[%lld,%lld]", &from, &to) != 2 || to - from != 4 * count || 8 + n + (uint64_t)to > size)
+        return NULL;
+    return mpp_arena_memdup(arena, file + 8 + n + from, (size_t)(to - from));
+}
+
+/* Random parameters and inputs, one label in five ignored, some keys masked. */
+static void fill(const struct mpp_graph *g, struct mpp_interp *it)
+{
+    uint64_t state = 12345;
+    for (mpp_id t = 0; t < g->n_tensors; t++) {
+        const struct mpp_gtensor *x = &g->tensors[t];
+        if (x->role != MPP_ROLE_PARAM && x->role != MPP_ROLE_INPUT)
+            continue;
+        for (int64_t i = 0; i < mpp_interp_count(it, t); i++) {
+            double v = noise(&state);
+            if (x->dtype == MPP_I32 && !strcmp(x->name, "mask"))
+                v = i % 5 == 0 || v > -0.2;
+            else if (x->dtype == MPP_I32)
+                v = !strcmp(x->name, "labels") && v > 0.3 ? -1 : floor((v + 0.5) * 11);
+            else
+                v = (double)(float)v;
+            mpp_interp_data(it, t)[i] = v;
+        }
+    }
+}
+
+static void compare(struct job *j, struct mpp_interp *it, const char *dir, const char *what)
+{
+    size_t size = 0;
+    const char *file = read_file(j->arena, path_in(j->arena, dir, "g.safetensors"), &size);
+    const char *metrics = read_file(j->arena, path_in(j->arena, dir, "m.jsonl"), &(size_t){0});
+    const char *loss = metrics ? strstr(metrics, "\"loss\":") : NULL;
+    double want = *mpp_interp_data(it, j->g->loss_total);
+    check(loss && fabs(atof(loss + 7) - want) < 1e-5 * fabs(want), "%s: loss %.9g, not %.9g", what, loss ? atof(loss + 7) : NAN,
+          want);
+    if (!check(file != NULL, "%s: gradients are written", what))
+        return;
+    for (mpp_id t = 0; t < j->g->n_tensors; t++) {
+        if (j->g->tensors[t].role != MPP_ROLE_PARAM)
+            continue;
+        const struct mpp_param *p = j->g->tensors[t].info;
+        int64_t n = mpp_interp_count(it, t);
+        const double *ref = mpp_interp_data(it, p->gradient);
+        const float *got = find_tensor(j->arena, file, size, p->published, n);
+        if (!check(got != NULL, "%s: gradient of %s is there", what, p->published))
+            continue;
+        double largest = 1e-4, error = 0;
+        for (int64_t i = 0; i < n; i++) {
+            largest = fmax(largest, fabs(ref[i]));
+            error = fmax(error, fabs(ref[i] - (double)got[i]));
+        }
+        check(error < 2e-5 * largest + 2e-8, "%s: gradient of %s is off by %.3g of %.3g", what, p->published, error, largest);
+    }
+}
+
+static void test_numbers(const char *tmp, int devices, const char *pins, const char *defines)
+{
+    char what[160];
+    snprintf(what, sizeof what, "odd %s on %d, %s", defines, devices, pins);
+    struct job j;
+    struct mpp_arena *a = mpp_arena_new();
+    const char *model = mpp_arena_printf(a, "%s/odd.xml", tmp), *dir = mpp_arena_printf(a, "%s/numbers", tmp);
+    const char *data = mpp_arena_printf(a, "%s/data", tmp);
+    if (!build(&j, model, NULL, defines) || !make_plan(&j, devices, pins))
+        return;
+    const char *fresh = mpp_arena_printf(a, "%s/fresh", tmp);
+    emit(&j, fresh);              /* the runtime's objects are kept from case to case */
+    shell("mkdir -p %s && cp -R -n %s/. %s && cp %s/*.[ch] %s", dir, fresh, dir, fresh, dir);
+    check(shell("make -s -C %s MPI=0 'CFLAGS=-O2 -march=native'", dir), "%s: make", what);
+    int64_t batch = j.g->batch;
+    mpp_graph_set_batch(j.g, j.g->global_batch);
+    struct mpp_interp *it = mpp_interp_new(j.g, j.g->global_batch);
+    fill(j.g, it);
+    mkdir(data, 0777);
+    for (mpp_id t = 0; t < j.g->n_tensors; t++)
+        if (j.g->tensors[t].role == MPP_ROLE_INPUT)
+            write_npy(mpp_arena_printf(a, "%s/%s.npy", data, j.g->tensors[t].name), &j.g->tensors[t], mpp_interp_data(it, t),
+                      mpp_interp_count(it, t));
+    write_weights(a, mpp_arena_printf(a, "%s/weights.safetensors", data), j.g, it);
+    mpp_interp_seed(it, 77, 1);
+    mpp_interp_gradients(it);
+    bool ran = shell("cd %s && rm -f g.safetensors m.jsonl && OPENBLAS_NUM_THREADS=1 ./trainer --steps 1 --seed 77 --data npy:%s "
+                     "--init %s/weights.safetensors --dump-grads g.safetensors --metrics m.jsonl >/dev/null", dir, data, data);
+    if (check(ran, "%s: the trainer runs", what))
+        compare(&j, it, dir, what);
+    mpp_interp_free(it);
+    mpp_graph_set_batch(j.g, batch);
+    close_job(&j);
+    mpp_arena_free(a);
+}
+
+/* ---- what the memory planner asks ---- */
+
+/* The size of attention's workspace, as the planner computes it, against the runtime's own word in a built plan. */
+static void test_workspace(const char *tmp)
+{
+    struct job j;
+    struct mpp_arena *a = mpp_arena_new();
+    static const int64_t sizes[][2] = {{5, 4}, {64, 32}, {200, 64}, {700, 8}};
+    const char *source = mpp_arena_printf(a, "%s/numbers/ask.c", tmp);
+    FILE *f = fopen(source, "w");
+    fprintf(f, "#include \"runtime/mpp_rt.h\"\nint main(void)\n{\n    int bad = 0;\n");
+    for (int i = 0; i < 4; i++) {
+        if (!build(&j, mpp_arena_printf(a, "%s/models/gpt.xml", root), "tiny",
+                   mpp_arena_printf(a, "seq=%lld positions=%lld hidden=%lld heads=1", (long long)sizes[i][0], (long long)sizes[i][0],
+                                    (long long)sizes[i][1]))
+            || !make_plan(&j, 1, ""))
+            return;
+        for (int k = 0; k < j.g->n_groups; k++)
+            if (j.g->ops[j.g->groups[k].ops[0]].kind == MPP_OP_ATTENTION) {
+                int64_t bytes = mpp_emit_workspace(j.g, &j.plan->stages[0].mesh, &j.g->groups[k], j.plan->stages[0].split[k]);
+                fprintf(f, "    struct mpp_extent s%d = {%lld, %lld, %lld, 0};\n    bad += mpp_attention_workspace(&(const struct "
+                           "mpp_attention){.seq_q = s%d, .seq_k = s%d}) != %lld;\n", i, (long long)sizes[i][0],
+                        (long long)sizes[i][0], (long long)sizes[i][0], i, i, (long long)bytes);
+                break;
+            }
+        close_job(&j);
+    }
+    fprintf(f, "    return bad;\n}\n");
+    fclose(f);
+    check(shell("cd %s/numbers && cc -I. ask.c build/runtime/host/*.o -o ask $(pkg-config --libs openblas jansson) -lpthread -lm "
+                "&& ./ask", tmp), "attention's workspace is what the runtime says");
+    mpp_arena_free(a);
+}
+
+static void test_numbers_all(const char *tmp)
+{
+    static const struct {
+        int devices;
+        const char *pins, *defines;
+    } cases[] = {
+        {1, "", "drop=0.25"}, {1, "micro_batches=3", "drop=0.25"}, {2, "mesh=2,shard:*=heads/a", "drop=0.25"},
+        {3, "dp=3,micro_batches=2", "drop=0"}, {4, "dp=2,tp=2", "drop=0.25"}, {2, "mesh=2,shard:start=rows/a,shard:*.ln=rows/a,shard:*.bent=rows/a,shard:*.soft=rows/a", "drop=0.25"},
+        {4, "dp=2,tp=2,zero=3,micro_batches=3", "drop=0.25 layers=1"}, {2, "tp=2,vocab_parallel=true", "layers=2"},
+        {2, "mesh=2,shard:*.out.weight=heads/a,shard:weighed=cols/a", "drop=0"}, {2, "mesh=2,shard:*=cols/a", "drop=0.25"}, {8, "mesh=2x2x2", "drop=0.25"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        test_numbers(tmp, cases[i].devices, cases[i].pins, cases[i].defines);
+}
+
+int main(int argc, char **argv)
+{
+    char tmp[] = "/tmp/mpp-emit-XXXXXX";
+    if (argc > 1)
+        root = argv[1];
+    if (!mkdtemp(tmp)) {
+        perror("mkdtemp");
+        return 1;
+    }
+    char model[64];
+    snprintf(model, sizeof model, "%s/odd.xml", tmp);
+    FILE *f = fopen(model, "w");
+    fputs(odd_model, f);
+    fclose(f);
+    test_text(tmp);
+    test_numbers_all(tmp);
+    test_workspace(tmp);
+    mpp_outdir_abandon(tmp);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed > 0;
+}
