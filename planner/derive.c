@@ -132,7 +132,8 @@ static void count_copy(struct derive *d, struct mpp_copy *c)
         add_comm(d, (struct mpp_comm){
             .kind = mpp_step_name(step->kind), .mask = step->mask, .bytes = step->bytes, .count = times,
             .cost_ps = step->cost_ps, .phase = c->store ? MPP_PHASE_UPDATE : c->phase, .tensor = x->name,
-            .role = role, .reason = c->reason, .repeat = op->repeat, .index = op->index});
+            .role = role, .reason = mpp_reason_step(d->arena, d->g, d->stage, c, i, d->producer),
+            .repeat = op->repeat, .index = op->index});
     }
 }
 

@@ -12,6 +12,10 @@
 const char *mpp_reason_copy(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_stage *stage,
                             const struct mpp_copy *copy, const int *producer);
 
+/* The same for its step I alone. */
+const char *mpp_reason_step(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_stage *stage,
+                            const struct mpp_copy *copy, int i, const int *producer);
+
 /* "row sums of ln_1, whose hidden is split over model" */
 const char *mpp_reason_internal(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_mesh *mesh,
                                 const struct mpp_group *group, struct mpp_split split, const char *what);

@@ -69,21 +69,17 @@ static const char *reduction(struct mpp_arena *arena, const struct mpp_graph *g,
     return mpp_arena_printf(arena, "%s sums over %s, split over %s", name, size_name(f->size), axes);
 }
 
-const char *mpp_reason_copy(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_stage *stage,
-                            const struct mpp_copy *copy, const int *producer)
+const char *mpp_reason_step(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_stage *stage,
+                            const struct mpp_copy *copy, int i, const int *producer)
 {
     const struct mpp_gtensor *t = &g->tensors[copy->tensor];
     const struct mpp_gop *op = first_op(g, copy->first_group);
-    const struct mpp_reshard_step *step = &copy->steps[0];
+    const struct mpp_reshard_step *step = &copy->steps[i];
     const char *reader = mpp_reason_local_name(arena, op, op->name);
-    for (int i = 0; i < copy->n_steps; i++)
-        if (copy->steps[i].kind == MPP_STEP_ALL_REDUCE || copy->steps[i].kind == MPP_STEP_REDUCE_SCATTER)
-            return reduction(arena, g, stage, producer, copy, &copy->steps[i]);
-    for (int i = copy->n_steps - 1; i >= 0; i--)
-        if (copy->steps[i].kind == MPP_STEP_ALL_GATHER || copy->steps[i].kind == MPP_STEP_ALL_TO_ALL)
-            step = &copy->steps[i];
     const char *axes = mpp_reason_axes(arena, &stage->mesh, step->mask);
     const char *dim = step->dim >= 0 ? size_name(t->dims[step->dim]) : "";
+    if (step->kind == MPP_STEP_ALL_REDUCE || step->kind == MPP_STEP_REDUCE_SCATTER)
+        return reduction(arena, g, stage, producer, copy, step);
     if (copy->store)
         return mpp_arena_printf(arena, "the new %s is made in parts over %s",
                                 mpp_reason_local_name(arena, op, g->tensors[t->updates].name), axes);
@@ -100,6 +96,20 @@ const char *mpp_reason_copy(struct mpp_arena *arena, const struct mpp_graph *g, 
     default:
         return mpp_arena_printf(arena, "%s adds up partial sums over %s", reader, axes);
     }
+}
+
+/* A copy is there for its first reduction, else for its first step that communicates. */
+const char *mpp_reason_copy(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_stage *stage,
+                            const struct mpp_copy *copy, const int *producer)
+{
+    int at = 0;
+    for (int i = copy->n_steps - 1; i >= 0; i--)
+        if (copy->steps[i].kind != MPP_STEP_SLICE && copy->steps[i].kind != MPP_STEP_TO_PARTIAL)
+            at = i;
+    for (int i = copy->n_steps - 1; i >= 0; i--)
+        if (copy->steps[i].kind == MPP_STEP_ALL_REDUCE || copy->steps[i].kind == MPP_STEP_REDUCE_SCATTER)
+            at = i;
+    return mpp_reason_step(arena, g, stage, copy, at, producer);
 }
 
 const char *mpp_reason_internal(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_mesh *mesh,

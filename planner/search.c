@@ -1,8 +1,8 @@
 /* search.c - the best plan over meshes and micro-batch counts.
  *
- * Per micro-batch count every candidate mesh is solved without a memory limit first: that is quick, and its
- * optimum bounds the mesh. Where it fits it is the answer; else the mesh is solved again within memory, best bound
- * first, as long as the bound is below the best plan so far. Counts rise through the divisors of the batch: more
+ * Per micro-batch count every candidate mesh is solved quickly first: without memory, which bounds it. Where that
+ * optimum fits it is the answer; else the mesh is solved within memory, best bound first, as long as its bound is
+ * below the best plan so far. Counts rise through the divisors of the batch: more
  * micro-batches never make a step cheaper by themselves (kernels get smaller, weights are gathered more often),
  * they only save memory. So the search stops at the first count whose best plan memory does not bind, or, once
  * a plan is found, at the first count that brings no better one. */
@@ -10,7 +10,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include <stdlib.h>
 
 #include "ir/op.h"
 
@@ -56,9 +55,11 @@ static void add_live(int64_t *change, int first, int last, int64_t bytes)
     change[last + 1] -= bytes;
 }
 
-/* Bytes per device at the busiest time if every tensor were split over all devices: no plan needs less. */
-static int64_t least_bytes(const struct mpp_graph *g, int n_devices)
+/* Bytes per device at the busiest time if every tensor were split over all devices: no plan needs less. By kind in
+ * *OUT. */
+static int64_t least_bytes(const struct mpp_graph *g, int n_devices, struct mpp_memory *out)
 {
+    *out = (struct mpp_memory){0};
     struct mpp_arena *arena = mpp_arena_new();
     int64_t *change = mpp_arena_array(arena, g->n_groups + 1, int64_t), live = 0, most = 0;
     int *first = mpp_arena_array(arena, g->n_tensors, int), *last = mpp_arena_array(arena, g->n_tensors, int);
@@ -74,6 +75,9 @@ static int64_t least_bytes(const struct mpp_graph *g, int n_devices)
     for (mpp_id t = 0; t < g->n_tensors && g->n_groups > 0; t++) {
         const struct mpp_gtensor *x = &g->tensors[t];
         int64_t bytes = mpp_tensor_bytes(x) / n_devices;
+        *(x->role == MPP_ROLE_PARAM ? &out->parameters : x->role == MPP_ROLE_STATE ? &out->optimizer
+          : x->role == MPP_ROLE_INPUT ? &out->inputs : x->role == MPP_ROLE_ACCUM ? &out->gradients
+          : &out->activations) += x->role == MPP_ROLE_VALUE ? 0 : bytes;
         if (x->role != MPP_ROLE_VALUE)
             add_live(change, 0, g->n_groups - 1, bytes);
         else if (first[t] >= 0 && x->updates < 0)
@@ -84,24 +88,19 @@ static int64_t least_bytes(const struct mpp_graph *g, int n_devices)
         most = live > most ? live : most;
     }
     mpp_arena_free(arena);
+    out->activations = most - out->parameters - out->optimizer - out->inputs - out->gradients;
+    out->arena_bytes = most;
     return most;
 }
 
 /* ---- one mesh ---- */
 
-static enum mpp_status solve(const struct search *s, struct trial *t, int64_t capacity, const char *full,
-                             const char *reduced)
+static enum mpp_status solve(const struct search *s, struct trial *t, int64_t capacity, struct mpp_solver_settings set)
 {
-    struct mpp_solver_settings set = mpp_solver_defaults();
     struct mpp_solver *solver;
     set.interrupt = s->opt->interrupt;
-    set.log = getenv("MPPLOG") ? stderr : NULL;
-    set.dump_full = full;
-    set.dump_reduced = reduced;
-    if (capacity < INT64_MAX && t->p->solver.n_nodes > SMALL_PROBLEM)
+    if (t->p->solver.n_nodes > SMALL_PROBLEM)
         set.gap = LARGE_GAP;
-    if (capacity < INT64_MAX && s->out && s->out->found)
-        set.upper_bound = s->out->objective;
     t->p->solver.capacity_bytes = capacity;
     MPP_TRY(mpp_solver_setup(&t->p->solver, &set, &solver));
     enum mpp_status st = mpp_solver_solve(solver, t->choice, &t->info);
@@ -137,60 +136,68 @@ static void keep(struct search *s, const struct trial *t, int64_t micro_batches,
     mpp_stage_decide(t->p, t->choice, &r->decided);
 }
 
-/* The mesh without a memory limit. */
-static void try_free(struct search *s, struct trial *t, int64_t micro_batches)
+static void note_infeasible(struct search *s, struct trial *t, int64_t micro_batches)
 {
+    t->done = true;
+    t->bound = INT64_MAX;
+    say(s, t, micro_batches, "does not fit");
+    if (t->info.least_peak_bytes <= s->capacity) {
+        if (!s->out->reason)
+            s->out->reason = "the pins leave no way to bring some tensor from where it is made to where it is used";
+    } else if (s->least.bytes == 0 || t->info.least_peak_bytes < s->least.bytes) {
+        s->least.bytes = t->info.least_peak_bytes;
+        s->least.c = t->c;
+        s->least.micro_batches = micro_batches;
+    }
+}
+
+/* The mesh's bound without memory; its optimum where that fits. */
+static void try_quick(struct search *s, struct trial *t, int64_t micro_batches)
+{
+    struct mpp_solver_settings set = mpp_solver_defaults();
     struct mpp_pin_rules *rules;
     const char *reason = NULL;
     t->done = true;
     t->bound = INT64_MAX;
     if (!mpp_pins_resolve(t->arena, s->g, &t->c, &s->opt->pins, &rules, &reason)
-        || !mpp_stage_problem_build(t->arena, s->cluster, rules, INT64_MAX, &t->p, &reason)) {
+        || !mpp_stage_problem_build(t->arena, s->cluster, rules, s->capacity, &t->p, &reason)) {
         if (!s->out->reason)
             s->out->reason = mpp_arena_strdup(s->arena, reason);
         return;
     }
     t->choice = mpp_arena_array(t->arena, t->p->solver.n_nodes, int32_t);
-    enum mpp_status st = solve(s, t, INT64_MAX, NULL, NULL);
+    set.quick = true;
+    enum mpp_status st = solve(s, t, s->capacity, set);
     s->out->tried++;
-    if (st != MPP_OK) {
-        s->limited = s->limited || st == MPP_LIMIT;
-        if (st == MPP_INFEASIBLE && !s->out->reason)
-            s->out->reason = "the pins leave no way to bring some tensor from where it is made to where it is used";
+    if (st == MPP_INFEASIBLE) {
+        note_infeasible(s, t, micro_batches);
         return;
     }
     t->bound = t->info.bound;
-    t->fits = t->info.peak_bytes <= s->capacity;
-    t->done = t->fits;
-    say(s, t, micro_batches, t->fits ? "fits" : "too large without a memory limit");
-    if (t->fits)
-        keep(s, t, micro_batches, false);
+    t->done = st == MPP_OK && t->info.status == MPP_SOLVER_OPTIMAL;
+    say(s, t, micro_batches, t->done ? "fits" : "bounded");
+    if (st == MPP_OK)
+        keep(s, t, micro_batches, !t->done);
 }
 
 /* The mesh within memory. */
 static void try_within(struct search *s, struct trial *t, int64_t micro_batches)
 {
-    enum mpp_status st = solve(s, t, s->capacity, NULL, NULL);
-    t->done = true;
+    struct mpp_solver_settings set = mpp_solver_defaults();
+    set.upper_bound = s->out->found ? s->out->objective : 0;
+    enum mpp_status st = solve(s, t, s->capacity, set);
     s->out->tried++;
-    if (st == MPP_OK) {
-        t->bound = t->info.bound > t->bound ? t->info.bound : t->bound;
-        say(s, t, micro_batches, "within memory");
-        keep(s, t, micro_batches, true);
-    } else if (st == MPP_INFEASIBLE) {
-        t->bound = INT64_MAX;
-        say(s, t, micro_batches, "does not fit");
-        if (s->least.bytes == 0 || t->info.least_peak_bytes < s->least.bytes) {
-            s->least.bytes = t->info.least_peak_bytes;
-            s->least.c = t->c;
-            s->least.micro_batches = micro_batches;
-        }
-    } else if (s->out->found && t->info.bound >= s->out->objective - (int64_t)(LARGE_GAP * (double)s->out->objective)) {
-        t->bound = t->info.bound > t->bound ? t->info.bound : t->bound;
-        say(s, t, micro_batches, "no better");
-    } else {
-        s->limited = true;
+    if (st == MPP_INFEASIBLE) {
+        note_infeasible(s, t, micro_batches);
+        return;
     }
+    t->done = true;
+    t->bound = t->info.bound > t->bound ? t->info.bound : t->bound;
+    say(s, t, micro_batches, st == MPP_OK ? "within memory" : "no better");
+    if (st == MPP_OK)
+        keep(s, t, micro_batches, true);
+    else if (!s->out->found)
+        s->limited = true;
 }
 
 /* ---- all meshes at one micro-batch count ---- */
@@ -208,7 +215,7 @@ static void try_count(struct search *s, int64_t micro_batches, int64_t micro_bat
         if (micro_batch > 0 && micro_batches * micro_batch * dp != s->g->global_batch)
             continue;
         t->arena = mpp_arena_new();
-        try_free(s, t, micro_batches);
+        try_quick(s, t, micro_batches);
         stop = s->opt->interrupt && *s->opt->interrupt;
     }
     for (;;) {
@@ -258,7 +265,7 @@ static void look_at_least(struct search *s)
     if (mpp_pins_resolve(t.arena, s->g, &t.c, &s->opt->pins, &rules, &reason)
         && mpp_stage_problem_build(t.arena, s->cluster, rules, INT64_MAX, &t.p, &reason)) {
         t.choice = mpp_arena_array(t.arena, t.p->solver.n_nodes, int32_t);
-        if (solve(s, &t, s->least.bytes + s->least.bytes / 20, NULL, NULL) == MPP_OK)
+        if (solve(s, &t, s->least.bytes + s->least.bytes / 20, mpp_solver_defaults()) == MPP_OK)
             mpp_stage_bytes_at(t.p, t.choice, t.info.peak_time, &s->out->at_least);
     }
     mpp_arena_free(t.arena);
@@ -284,8 +291,12 @@ enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph,
         bool had = out->found;
         int64_t before = out->objective;
         mpp_graph_set_batch(graph, graph->global_batch / count[i]);
-        if (i + 1 < n && least_bytes(graph, cluster->n_devices) > s.capacity)
+        struct mpp_memory need;
+        if (least_bytes(graph, cluster->n_devices, &need) > s.capacity) {
+            out->least_bytes = need.arena_bytes;
+            out->at_least = need;
             continue;
+        }
         try_count(&s, count[i], options->pins.micro_batch);
         if (out->found && (!s.bound_by_memory || (had && out->objective >= before)))
             break;
@@ -294,9 +305,10 @@ enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph,
         mpp_graph_set_batch(graph, graph->global_batch / out->micro_batches);
         return MPP_OK;
     }
-    if (s.least.bytes == 0)
+    if (s.least.bytes == 0 && out->least_bytes == 0)
         return s.limited ? MPP_LIMIT : MPP_INVALID;
-    look_at_least(&s);
+    if (s.least.bytes > 0)
+        look_at_least(&s);
     return MPP_INFEASIBLE;
 }
 
@@ -352,8 +364,10 @@ static enum mpp_status dump_ilp(struct mpp_diag *diag, struct mpp_graph *graph, 
         && mpp_stage_problem_build(t.arena, cluster, rules, capacity, &t.p, &reason)) {
         t.choice = mpp_arena_array(t.arena, t.p->solver.n_nodes, int32_t);
         mpp_stage_name_choices(t.arena, t.p);
-        st = solve(&s, &t, capacity, mpp_arena_printf(t.arena, "%s/full.lp", options->dump_ilp_dir),
-                   mpp_arena_printf(t.arena, "%s/reduced.lp", options->dump_ilp_dir));
+        struct mpp_solver_settings set = mpp_solver_defaults();
+        set.dump_full = mpp_arena_printf(t.arena, "%s/full.lp", options->dump_ilp_dir);
+        set.dump_reduced = mpp_arena_printf(t.arena, "%s/reduced.lp", options->dump_ilp_dir);
+        st = solve(&s, &t, capacity, set);
         if (st == MPP_IO)
             mpp_diag_error(diag, (struct mpp_loc){0}, "cannot write the integer program to %s", options->dump_ilp_dir);
     }
