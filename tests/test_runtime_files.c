@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "mpp_rt.h"
@@ -250,6 +251,13 @@ static void test_tokens(void)
     expect(mpp_tokens_open_glob(write_shard("bad.bin", 20240520, 2, 100, 100, 0), &t, &error) == 2, "a wrong version");
     expect(mpp_tokens_open_glob(write_shard("bad.bin", 20240801, 1, 0xffffffff, 3, 0), &t, &error) == 2, "a huge count");
     expect(mpp_tokens_open_glob(write_file("bad.bin", "abc", 3), &t, &error) == 2, "an odd raw shard");
+    uint32_t magic = 20240520;
+    expect(mpp_tokens_open_glob(write_file("bad.bin", &magic, sizeof magic), &t, &error) == 2 &&
+           strstr(error.text, "cut short") != NULL, "a header cut short");
+    expect(mpp_tokens_open_glob(write_file("bad.bin", "\x93NUMPY\x01\x00", 8), &t, &error) == 2 &&
+           strstr(error.text, "npy:DIR") != NULL, "an array for a token shard");
+    expect(mkfifo(in_folder("pipe"), 0666) == 0 && mpp_tokens_open_text(in_folder("pipe"), &t, &error) == 2,
+           "a pipe is refused, not waited for");
 }
 
 /* ---- samples --------------------------------------------------------------------------------------------------- */
@@ -383,16 +391,20 @@ static void test_npy_samples(void)
     int32_t batches[2 * 6 * T], got[6 * T];
     char spec[600];
     for (int i = 0; i < 2 * 6 * T; i++)
-        batches[i] = i;
+        batches[i] = i % (12 * T);
     write_npy("ids.npy", "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 6, 9)}", batches, sizeof batches);
-    write_npy("next.npy", "{'descr': '<i4', 'fortran_order': False, 'shape': (4, 9)}", batches, 4 * T * 4);
+    write_npy("next.npy", "{'descr': '<i4', 'fortran_order': False, 'shape': (12, 9)}", batches, sizeof batches);
     snprintf(spec, sizeof spec, "npy:%s", folder);
     expect(mpp_data_open(spec, &program, 1, &d, &error) == 0, "arrays");
     expect(assemble(d, 3, 0, got) && memcmp(got, batches + 6 * T, sizeof got) == 0, "batches by step");
-    expect(assemble(d, 1, 1, got) && got[0] == 2 * T && got[2 * T] == 0 && got[6 * T - 1] == 4 * T - 1, "samples wrap");
+    expect(assemble(d, 1, 1, got) && got[0] == 6 * T && got[6 * T - 1] == 12 * T - 1, "samples in order");
+    expect(assemble(d, 2, 1, got) && got[0] == 0 && got[6 * T - 1] == 6 * T - 1, "samples wrap");
     mpp_data_close(d);
-    batches[30] = 2007;
     write_npy("next.npy", "{'descr': '<i4', 'fortran_order': False, 'shape': (4, 9)}", batches, 4 * T * 4);
+    expect(mpp_data_open(spec, &program, 1, &d, &error) == 2 && strstr(error.text, "holds 4 samples") != NULL,
+           "arrays of unequal length");
+    batches[30] = 2007;
+    write_npy("next.npy", "{'descr': '<i4', 'fortran_order': False, 'shape': (12, 9)}", batches, sizeof batches);
     expect(mpp_data_open(spec, &program, 1, &d, &error) == 0 && !assemble(d, 0, 1, got), "an id past the limit");
     mpp_data_close(d);
     static const char *const shapes[] = {"(2, 5, 9)", "(90,)", "(10, 9, 1)", "(9, 10)"};

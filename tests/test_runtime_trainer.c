@@ -1,10 +1,13 @@
 /* The whole host runtime on a hand-written program: a linear layer behind two repeated scales, trained by
  * mpp_main on 1, 2 and 4 devices; samples, weights, losses, checkpoints and gradients must not depend on
  * how many. Under mpirun (size 2 or 4) the same program runs over MPI once and prints its losses. */
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -171,7 +174,7 @@ static int run(const struct mpp_program *p, char **options)
 }
 #define RUN(p, ...) run(p, (char *[]){__VA_ARGS__, NULL})
 
-static bool said(const char *file, const char *text)
+static bool find_text(const char *file, const char *text, bool wanted)
 {
     char buffer[8192];
     FILE *in = fopen(in_folder(file), "r");
@@ -180,9 +183,19 @@ static bool said(const char *file, const char *text)
         fclose(in);
     buffer[n] = '\0';
     bool found = strstr(buffer, text) != NULL;
-    if (!found)
-        fprintf(stderr, "expected \"%s\" in: %s\n", text, buffer);
-    return found;
+    if (found != wanted)
+        fprintf(stderr, "%s \"%s\" in: %s\n", wanted ? "expected" : "unexpected", text, buffer);
+    return found == wanted;
+}
+
+static bool said(const char *file, const char *text)
+{
+    return find_text(file, text, true);
+}
+
+static bool not_said(const char *file, const char *text)
+{
+    return find_text(file, text, false);
 }
 
 /* Losses of a metrics file; how many. */
@@ -369,6 +382,9 @@ static void test_options(void)
            "a near option");
     expect(RUN(&p, "--steps", "x") == 2 && said("err", "--steps takes a whole number"), "a bad number");
     expect(RUN(&p, "--lr") == 2 && said("err", "--lr takes a value"), "a missing value");
+    expect(RUN(&p, "--save", "--resume", "x") == 2 && said("err", "--save takes a value, but --resume follows"),
+           "an option for a value");
+    expect(RUN(&p, "--data", "text:") == 2 && said("err", "--data text: names no file"), "a source without a file");
     expect(RUN(&p, "--steps", "1") == 2 && said("err", "the model names no data"), "no data");
     expect(RUN(&p, "--data", "txt:x") == 2 && said("err", "did you mean \"text\"?"), "a near source");
     expect(RUN(&p, "--data", "npy:/nowhere") == 2 && said("err", "/nowhere: no such folder"), "no folder");
@@ -376,6 +392,46 @@ static void test_options(void)
     expect(RUN(&p, "--data", "synthetic", "--resume", "/nowhere") == 2 && said("err", "no checkpoint"), "no checkpoint");
     expect(RUN(&p, "--data", "synthetic", "--save", "/proc/x/y") == 1 && said("err", "/proc/x"), "cannot save");
     expect(RUN(&p, "--help") == 0 && said("out", "usage: trainer [options]"), "help");
+}
+
+/* What cannot be written is refused before training, and nothing half-written stays. */
+static void test_outputs(void)
+{
+    struct mpp_program p = program_for(4, 1);
+    struct stat st;
+    char *dir = (char *)(uintptr_t)in_folder("outputs");
+    expect(RUN(&p, "--data", "synthetic", "--dump-grads", "/dev/null") == 2 && said("err", "error: /dev/null: not a file\n") &&
+               stat("/dev/null", &st) == 0 && S_ISCHR(st.st_mode), "gradients never replace a device");
+    expect(RUN(&p, "--data", "synthetic", "--dump-grads", "/nowhere/g") == 1 && said("err", "error: /nowhere: ") &&
+               not_said("out", "step 1"), "no folder for gradients");
+    expect(RUN(&p, "--data", "synthetic", "--save", (char *)(uintptr_t)in_folder("out")) == 1 && not_said("out", "step 1"),
+           "a file is no folder to save in");
+    expect(mkdir(dir, 0777) == 0 && mkdir(in_folder("outputs/.part-step-3"), 0777) == 0, "a killed trainer's folder");
+    int lock = open(dir, O_RDONLY | O_DIRECTORY);
+    expect(flock(lock, LOCK_EX) == 0 && RUN(&p, "--data", "synthetic", "--save", dir) == 2 &&
+               said("err", "another trainer saves here"), "two trainers do not save in one folder");
+    close(lock);
+    struct rlimit whole, little = {300, 300};
+    getrlimit(RLIMIT_FSIZE, &whole);
+    little.rlim_max = whole.rlim_max;
+    setrlimit(RLIMIT_FSIZE, &little);
+    int code = RUN(&p, "--data", "synthetic", "--save", dir, "--steps", "2");
+    setrlimit(RLIMIT_FSIZE, &whole);
+    expect(code == 1 && said("err", "File too large"), "a full disk ends the run");
+    expect(rmdir(dir) == 0, "and leaves no unfinished folder, its own or another's");
+}
+
+static void test_notes(void)
+{
+    struct mpp_program p = program_for(1, 1);
+    char *dir = (char *)(uintptr_t)in_folder("notes");
+    expect(RUN(&p, "--data", "synthetic", "--save", dir, "--steps", "1") == 0, "a checkpoint");
+    p.batch *= 2;
+    expect(RUN(&p, "--data", "synthetic", "--resume", dir, "--steps", "1") == 0 &&
+               said("err", "was trained on 6 samples a step, this plan takes 12"), "another batch is told");
+    p.batch /= 2;
+    expect(RUN(&p, "--data", "synthetic", "--lr", "1e30", "--steps", "9") == 0 && said("err", "is not finite"),
+           "a loss that overflows is told");
 }
 
 /* A sample that is wrong in the middle of a run ends all ranks with one message. */
@@ -443,6 +499,8 @@ int main(int argc, char **argv)
     test_init();
     test_options();
     test_bad_data();
+    test_outputs();
+    test_notes();
     test_schedule();
     char command[600];
     snprintf(command, sizeof command, "rm -rf %s", folder);

@@ -6,16 +6,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "checkpoint.h"
 #include "init.h"
+#include "job.h"
 #include "safetensors.h"
 #include "tensors.h"
 
 /* Paths are built in buffers of this size; longer ones are refused. */
 #define PATH_BYTES 4096
+#define STEP_LIMIT 1000000000000000 /* steps, times any batch, stay within int64_t */
 
 static int join(char *out, const char *a, const char *b, struct mpp_error *error)
 {
@@ -92,6 +95,14 @@ static int write_blocks(struct mpp_rank *r, const struct mpp_named *named, const
     return code;
 }
 
+/* What to remove if the job fails from here on; "": nothing. Rank 0's only. */
+static void set_unfinished(struct mpp_rank *r, const char *path)
+{
+    struct mpp_local *local = r->impl;
+    if (r->rank == 0)
+        (void)snprintf(local->unfinished, sizeof local->unfinished, "%s", path);
+}
+
 /* Collective; PATH is not yet renamed to its final name. */
 static void write_file(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *path)
 {
@@ -124,10 +135,12 @@ void mpp_checkpoint_write(struct mpp_rank *r, enum mpp_tensor_kind kind, const c
     if (snprintf(temporary, sizeof temporary, "%s.part", path) >= PATH_BYTES)
         code = mpp_error_set(&error, MPP_EXIT_INPUT, "the path %.64s... is too long", path);
     mpp_agree(r, code, &error);
+    set_unfinished(r, temporary);
     write_file(r, kind, temporary);
     if (r->rank == 0 && rename(temporary, path) != 0)
         code = system_error(&error, path);
     mpp_agree(r, code, &error);
+    set_unfinished(r, "");
 }
 
 /* ---- folders ------------------------------------------------------------------------------------------- */
@@ -194,6 +207,74 @@ static void step_path(char *out, const char *dir, const char *prefix, int64_t st
     (void)snprintf(out, PATH_BYTES, "%.4000s/%sstep-%lld", dir, prefix, (long long)step);
 }
 
+/* Unfinished folders, and replaced ones, of trainers that were killed. */
+static int remove_stale(const char *dir, struct mpp_error *error)
+{
+    static const char *const prefixes[] = {".part-", ".old-"};
+    int code = MPP_EXIT_OK;
+    DIR *d = opendir(dir);
+    if (d == NULL)
+        return system_error(error, dir);
+    for (struct dirent *e; code == MPP_EXIT_OK && (e = readdir(d)) != NULL;)
+        for (int i = 0; i < 2; i++) {
+            char path[PATH_BYTES];
+            size_t length = strlen(prefixes[i]);
+            if (strncmp(e->d_name, prefixes[i], length) != 0 || step_number(e->d_name + length) < 0)
+                continue;
+            code = join(path, dir, e->d_name, error);
+            if (code == MPP_EXIT_OK)
+                code = remove_folder(path, error);
+        }
+    closedir(d);
+    return code;
+}
+
+int mpp_checkpoint_claim(const char *dir, int *lock_out, struct mpp_error *error)
+{
+    if (strlen(dir) > 4000)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "the path %.64s... is too long", dir);
+    int code = make_folders(dir, error);
+    if (code != MPP_EXIT_OK)
+        return code;
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return system_error(error, dir);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) /* some file systems know no locks */
+        code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: another trainer saves here; give --save another folder", dir);
+    else if (access(dir, W_OK | X_OK) != 0)
+        code = system_error(error, dir);
+    else
+        code = remove_stale(dir, error);
+    if (code != MPP_EXIT_OK)
+        close(fd);
+    else
+        *lock_out = fd;
+    return code;
+}
+
+int mpp_checkpoint_check_file(const char *path, struct mpp_error *error)
+{
+    struct stat st;
+    char folder[PATH_BYTES];
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* renaming would replace a device */
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: not a file", path);
+    const char *slash = strrchr(path, '/');
+    int length = slash == NULL ? 1 : slash == path ? 1 : (int)(slash - path);
+    if (length >= PATH_BYTES - 1)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "the path %.64s... is too long", path);
+    (void)snprintf(folder, sizeof folder, "%.*s", length, slash == NULL ? "." : path);
+    return access(folder, W_OK | X_OK) == 0 ? MPP_EXIT_OK : system_error(error, folder);
+}
+
+void mpp_checkpoint_discard(struct mpp_rank *r)
+{
+    struct mpp_local *local = r->impl;
+    struct mpp_error error;
+    if (local->unfinished[0] != '\0' && unlink(local->unfinished) != 0)
+        (void)!remove_folder(local->unfinished, &error);
+    local->unfinished[0] = '\0';
+}
+
 static int remove_old(const char *dir, int64_t keep, struct mpp_error *error)
 {
     int64_t below = INT64_MAX;
@@ -233,16 +314,17 @@ static int write_state(const struct mpp_rank *r, const char *dir, const char *da
 static int read_state(const char *path, struct mpp_checkpoint *out, struct mpp_error *error)
 {
     json_error_t why;
-    json_int_t step, seed;
+    json_int_t step, seed, batch = 0;
     json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
     if (root == NULL)
         return mpp_error_set(error, MPP_EXIT_INPUT, "%s: %s", path, why.text);
-    int rc = json_unpack_ex(root, &why, 0, "{s:I, s:I}", "step", &step, "seed", &seed);
+    int rc = json_unpack_ex(root, &why, 0, "{s:I, s:I, s?I}", "step", &step, "seed", &seed, "batch", &batch);
     json_decref(root);
-    if (rc != 0 || step < 0)
+    if (rc != 0 || step < 0 || step > STEP_LIMIT)
         return mpp_error_set(error, MPP_EXIT_INPUT, "%s: no valid step and seed", path);
     out->step = step;
     out->seed = (uint64_t)seed;
+    out->batch = batch;
     return MPP_EXIT_OK;
 }
 
@@ -273,6 +355,19 @@ int mpp_checkpoint_find(const char *dir, struct mpp_checkpoint *found_out, struc
 
 /* ---- save and load ----------------------------------------------------------------------------------------- */
 
+/* TEMPORARY becomes FINAL; a folder of that name before is replaced at once where the system can. */
+static int give_name(const char *temporary, const char *final, const char *old, struct mpp_error *error)
+{
+    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0)
+        return remove_folder(temporary, error);
+    int code = remove_folder(old, error);
+    if (code == MPP_EXIT_OK && rename(final, old) != 0 && errno != ENOENT)
+        code = system_error(error, final);
+    if (code == MPP_EXIT_OK && rename(temporary, final) != 0)
+        code = system_error(error, final);
+    return code == MPP_EXIT_OK ? remove_folder(old, error) : code;
+}
+
 /* Rank 0: give the complete folder its name. */
 static int publish(struct mpp_rank *r, const char *dir, const char *temporary, const char *data,
                    struct mpp_error *error)
@@ -284,15 +379,9 @@ static int publish(struct mpp_rank *r, const char *dir, const char *temporary, c
     if (code == MPP_EXIT_OK)
         code = flush_path(temporary, error);
     if (code == MPP_EXIT_OK)
-        code = remove_folder(old, error);
-    if (code == MPP_EXIT_OK && rename(final, old) != 0 && errno != ENOENT)
-        code = system_error(error, final);
-    if (code == MPP_EXIT_OK && rename(temporary, final) != 0)
-        code = system_error(error, final);
+        code = give_name(temporary, final, old, error);
     if (code == MPP_EXIT_OK)
         code = flush_path(dir, error);
-    if (code == MPP_EXIT_OK)
-        code = remove_folder(old, error);
     if (code == MPP_EXIT_OK && r->program->save_keep > 0)
         code = remove_old(dir, r->program->save_keep, error);
     return code;
@@ -311,6 +400,8 @@ void mpp_checkpoint_save(struct mpp_rank *r, const char *dir, const char *data)
             code = remove_folder(temporary, &error);
         if (code == MPP_EXIT_OK && mkdir(temporary, 0777) != 0)
             code = system_error(&error, temporary);
+        if (code == MPP_EXIT_OK)
+            set_unfinished(r, temporary);
     }
     mpp_agree(r, code, &error);
     (void)snprintf(path, sizeof path, "%.4060s/model.safetensors", temporary);
@@ -320,6 +411,7 @@ void mpp_checkpoint_save(struct mpp_rank *r, const char *dir, const char *data)
     if (r->rank == 0)
         code = publish(r, dir, temporary, data, &error);
     mpp_agree(r, code, &error);
+    set_unfinished(r, "");
 }
 
 void mpp_checkpoint_load(struct mpp_rank *r, const char *step_dir)

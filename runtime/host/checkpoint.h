@@ -19,10 +19,19 @@ struct mpp_checkpoint {
     char path[4096]; /* of the step's folder */
     int64_t step;    /* steps done */
     uint64_t seed;
+    int64_t batch;   /* samples per step; 0: not recorded */
 };
 
 /* The newest complete step of DIR, or DIR itself where it is one. */
 int mpp_checkpoint_find(const char *dir, struct mpp_checkpoint *found_out, struct mpp_error *error) MPP_RT_CHECKED;
+
+/* One rank, before training: make DIR, keep other trainers out of it until the descriptor is closed, and remove
+ * what a killed trainer left unfinished there. */
+int mpp_checkpoint_claim(const char *dir, int *lock_out, struct mpp_error *error) MPP_RT_CHECKED;
+/* One rank, before training: can a file be written at PATH? */
+int mpp_checkpoint_check_file(const char *path, struct mpp_error *error) MPP_RT_CHECKED;
+/* After a failure: remove what this rank left unfinished (struct mpp_local). */
+void mpp_checkpoint_discard(struct mpp_rank *r);
 
 /* Collective over all ranks; on failure all ranks leave (fail.h). */
 void mpp_checkpoint_load(struct mpp_rank *r, const char *step_dir);

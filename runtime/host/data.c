@@ -67,7 +67,7 @@ static int refuse_id(const struct mpp_data *d, const struct mpp_input *in, const
 {
     return mpp_error_set(error, MPP_EXIT_INPUT, "%s: element %lld is %lld, but input \"%s\" takes 0 to %lld", what,
                          (long long)at, (long long)value, d->program->tensors[in->tensor].name,
-                         (long long)in->limit - 1);
+                         in->limit > 0 ? (long long)in->limit - 1 : (long long)INT32_MAX);
 }
 
 /* COUNT tokens of a sample from POSITION on, below LIMIT. */
@@ -296,6 +296,27 @@ static int check_array(const struct mpp_data *d, int input, struct array *a, str
     return MPP_EXIT_OK;
 }
 
+/* Samples of all arrays go together: each holds as many. */
+static int check_pairs(const struct mpp_data *d, struct mpp_error *error)
+{
+    const struct array *first = NULL;
+    int64_t first_samples = 0;
+    for (int i = 0; i < d->program->n_inputs; i++) {
+        const struct array *a = &d->arrays[i];
+        if (a->npy.data == NULL || !d->program->inputs[i].batched)
+            continue;
+        int64_t samples = a->by_batch ? a->n * d->program->batch : a->n;
+        if (first == NULL) {
+            first = a;
+            first_samples = samples;
+        } else if (samples != first_samples) {
+            return mpp_error_set(error, MPP_EXIT_INPUT, "%s holds %lld samples, but %s holds %lld", a->path,
+                                 (long long)samples, first->path, (long long)first_samples);
+        }
+    }
+    return MPP_EXIT_OK;
+}
+
 static int open_arrays(struct mpp_data *d, const char *dir, struct mpp_error *error)
 {
     struct stat st;
@@ -319,7 +340,7 @@ static int open_arrays(struct mpp_data *d, const char *dir, struct mpp_error *er
         if (code != MPP_EXIT_OK)
             return code;
     }
-    return MPP_EXIT_OK;
+    return check_pairs(d, error);
 }
 
 static const char *after(const char *text, const char *prefix)
@@ -332,6 +353,8 @@ static int open_source(struct mpp_data *d, const char *spec, struct mpp_error *e
 {
     const char *path;
     int code;
+    if (spec[strcspn(spec, ":")] == ':' && spec[strcspn(spec, ":") + 1] == '\0')
+        return mpp_error_set(error, MPP_EXIT_INPUT, "--data %s names no file", spec);
     if ((path = after(spec, "text:")) != NULL) {
         code = mpp_tokens_open_text(path, &d->tokens, error);
         return code != MPP_EXIT_OK ? code : check_roles(d, true, path, error);

@@ -16,6 +16,7 @@ int mpp_error_set(struct mpp_error *error, int code, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(error->text, sizeof error->text, fmt, args);
     va_end(args);
+    error->code = code;
     return code;
 }
 

@@ -19,6 +19,7 @@ enum mpp_exit {
 };
 
 struct mpp_error {
+    int code;
     char text[768];
 };
 

@@ -37,6 +37,8 @@ struct mpp_local {
     int exit_code;
     struct mpp_feed *feed;
     struct mpp_progress *progress; /* rank 0 */
+    int save_lock;                 /* rank 0: descriptor that keeps other trainers out of --save; 0: none */
+    char unfinished[4096];         /* rank 0: file or folder being written, removed where the job fails; or "" */
 };
 
 #endif

@@ -1,5 +1,6 @@
 /* main.c - mpp_main: options, checkpoint, data, then the ranks, as threads here or as processes under MPI. */
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,8 @@ static const char *first_env(const char *a, const char *b)
 static void limit_blas_threads(int local_ranks)
 {
     const char *beside = first_env("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"); /* Open MPI, MPICH */
+    if (beside == NULL)
+        beside = getenv("SLURM_STEP_TASKS_PER_NODE");
     if (openblas_set_num_threads != NULL && (local_ranks > 1 || (beside != NULL && atoi(beside) > 1)))
         openblas_set_num_threads(1);
 }
@@ -99,10 +102,11 @@ static int run_process(struct mpp_job *job, int rank)
 #endif
 
 /* Where to continue from, and what data there is: the same in every process. */
-static int prepare(struct mpp_job *job, const struct mpp_options *o, struct mpp_checkpoint *from,
+static int prepare(struct mpp_job *job, const struct mpp_options *o, struct mpp_checkpoint *from, bool *note_out,
                    struct mpp_error *error)
 {
     job->seed = o->seed;
+    *note_out = false;
     if (o->resume != NULL) {
         int code = mpp_checkpoint_find(o->resume, from, error);
         if (code != MPP_EXIT_OK)
@@ -113,6 +117,7 @@ static int prepare(struct mpp_job *job, const struct mpp_options *o, struct mpp_
         job->resume = from->path;
         job->first_step = from->step;
         job->seed = from->seed;
+        *note_out = from->batch > 0 && from->batch != job->program->batch;
     }
     return mpp_data_open(o->data, job->program, job->seed, &job->data, error);
 }
@@ -138,7 +143,7 @@ static int run_job(struct mpp_job *job, bool mpi, struct mpp_error *error)
         limit_blas_threads(1);
         job->transport = mpp_transport_mpi_new(job->program, &rank, error);
         if (job->transport == NULL)
-            return code;
+            return error->code;
         code = run_process(job, rank);
         job->transport->ops->free(job->transport);
         return code;
@@ -161,13 +166,30 @@ static int run_job(struct mpp_job *job, bool mpi, struct mpp_error *error)
     return code;
 }
 
+/* A mapped file that becomes shorter is known only by this signal. */
+static void on_bus_error(int signal_number)
+{
+    static const char text[] = "error: bus error: a file of data or weights was cut short while it was read, or the "
+                               "system ran out of shared memory\n";
+    (void)signal_number;
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(MPP_EXIT_SYSTEM);
+}
+
+static void set_signals(void)
+{
+    struct sigaction bus = {.sa_handler = on_bus_error};
+    sigaction(SIGBUS, &bus, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file past the limit is an error of write */
+}
+
 int mpp_main(int argc, char **argv, const struct mpp_program *program)
 {
     struct mpp_error error = {0};
-    struct mpp_options options;
+    struct mpp_options options = {0};
     struct mpp_job job = {.program = program, .options = &options};
     struct mpp_checkpoint *from = calloc(1, sizeof *from);
-    bool first, mpi = under_mpi(&first);
+    bool first, note = false, mpi = under_mpi(&first);
     int code = from != NULL ? MPP_EXIT_OK : mpp_error_set(&error, MPP_EXIT_SYSTEM, "out of memory");
     if (code == MPP_EXIT_OK)
         code = mpp_options_parse(argc, argv, program, &options, &error);
@@ -177,12 +199,25 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program)
         free(from);
         return MPP_EXIT_OK;
     }
+    set_signals();
     if (code == MPP_EXIT_OK) {
-        job.prepare_code = prepare(&job, &options, from, &job.prepare_error);
+        code = prepare(&job, &options, from, &note, &error);
+        if (note && first)
+            fprintf(stderr, "note: %s was trained on %lld samples a step, this plan takes %lld: the samples differ\n",
+                    from->path, (long long)from->batch, (long long)program->batch);
+    }
+    if (code == MPP_EXIT_OK || mpi) { /* the ranks agree on a failure first: none may end before it is told */
+        job.prepare_code = code;
+        job.prepare_error = error;
+        error.text[0] = '\0';
         code = run_job(&job, mpi, &error);
     }
-    if (code != MPP_EXIT_OK && error.text[0] != '\0' && first)
-        fprintf(stderr, "error: %s\n", error.text);
+    if (code != MPP_EXIT_OK && error.text[0] != '\0') {
+        if (first)
+            fprintf(stderr, "error: %s\n", error.text);
+        else
+            usleep(500000); /* mpirun ends a job with its first process; let the message come out */
+    }
     mpp_data_close(job.data);
     free(from);
     return code;

@@ -12,7 +12,7 @@
 int mpp_mapped_open(const char *path, struct mpp_mapped *mapped_out, struct mpp_error *error)
 {
     *mapped_out = (struct mpp_mapped){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not wait */
     if (fd < 0)
         return mpp_error_set(error, MPP_EXIT_INPUT, "%s: %s", path, strerror(errno));
     struct stat st;

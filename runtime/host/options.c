@@ -56,6 +56,8 @@ static int parse_one(enum option option, const char *value, struct mpp_options *
 static int find_option(const char *arg, const char **value_out, struct mpp_error *error)
 {
     size_t length = strcspn(arg, "=");
+    if (strcmp(arg, "-h") == 0)
+        arg = names[OPT_HELP], length = strlen(arg);
     *value_out = arg[length] == '=' ? arg + length + 1 : NULL;
     for (int i = 0; i < N_OPTIONS; i++)
         if (strlen(names[i]) == length && strncmp(arg, names[i], length) == 0)
@@ -88,6 +90,9 @@ int mpp_options_parse(int argc, char **argv, const struct mpp_program *program, 
             value = argv[++i];
         if (value == NULL || value[0] == '\0')
             return mpp_error_set(error, MPP_EXIT_INPUT, "%s takes a value", names[option]);
+        if (value == argv[i] && strncmp(value, "--", 2) == 0)
+            return mpp_error_set(error, MPP_EXIT_INPUT, "%s takes a value, but %s follows; write %s=VALUE where it begins so",
+                                 names[option], value, names[option]);
         int code = parse_one((enum option)option, value, &o, error);
         if (code != MPP_EXIT_OK)
             return code;

@@ -16,6 +16,7 @@ struct mpp_progress {
     const char *path;
     int64_t first, last;
     bool terminal, on_line; /* a line without its end is on the terminal */
+    bool warned;            /* of a loss that is no number */
     double printed_s;
 };
 
@@ -106,6 +107,12 @@ int mpp_progress_step(struct mpp_progress *progress, const struct mpp_step_repor
 {
     struct mpp_progress *p = progress;
     print_line(p, report);
+    if (!isfinite(report->loss) && !p->warned) {
+        fprintf(stderr, "%snote: the loss of step %lld is not finite; see the learning rate, the weights and the data\n",
+                p->on_line ? "\n" : "", (long long)report->step);
+        p->warned = true;
+        p->on_line = false;
+    }
     if (p->metrics == NULL)
         return MPP_EXIT_OK;
     fprintf(p->metrics, "{\"step\": %lld", (long long)report->step);

@@ -52,7 +52,12 @@ static int shard_open(struct mpp_tokens *t, const char *path, bool text, struct 
     if (code != MPP_EXIT_OK)
         return code;
     int64_t bytes = s->mapped.n_bytes, header = 0;
-    uint32_t magic = !text && bytes >= HEADER_BYTES ? mpp_read_u32(s->mapped.bytes) : 0;
+    uint32_t magic = !text && bytes >= 4 ? mpp_read_u32(s->mapped.bytes) : 0;
+    if ((magic == MAGIC_U16 || magic == MAGIC_U32) && bytes < HEADER_BYTES)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: cut short: a token shard's header takes %d bytes, the file has %lld",
+                             path, HEADER_BYTES, (long long)bytes);
+    if (!text && bytes >= 6 && memcmp(s->mapped.bytes, "\x93NUMPY", 6) == 0)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: a .npy file, not a token shard; use npy:DIR", path);
     s->width = text ? 1 : magic == MAGIC_U32 ? 4 : 2;
     s->count = bytes / s->width;
     if (magic == MAGIC_U16 || magic == MAGIC_U32) {
@@ -127,16 +132,20 @@ int64_t mpp_tokens_count(const struct mpp_tokens *tokens)
 
 int mpp_tokens_set_window(struct mpp_tokens *tokens, int64_t length, struct mpp_error *error)
 {
+    int64_t longest = 0;
     tokens->places = 0;
     for (int i = 0; i < tokens->n; i++) {
         struct shard *s = &tokens->shards[i];
         s->first_place = tokens->places;
+        longest = s->count > longest ? s->count : longest;
         if (s->count >= length)
             tokens->places += s->count - length + 1;
     }
     if (tokens->places == 0)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: holds %lld tokens, but a sample takes %lld",
-                             tokens->shards[0].path, (long long)tokens->count, (long long)length);
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: holds %lld tokens%s, but a sample takes %lld",
+                             tokens->shards[0].path, (long long)longest,
+                             tokens->n > 1 ? " (the longest of the shards; a sample lies within one)" : "",
+                             (long long)length);
     return MPP_EXIT_OK;
 }
 

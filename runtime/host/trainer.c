@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "checkpoint.h"
 #include "feed.h"
@@ -235,6 +236,23 @@ static void conclude(const struct mpp_rank *r)
     fflush(stdout);
 }
 
+/* Rank 0: whatever is to be written can be, as far as one can tell before training. */
+static int open_outputs(struct mpp_rank *r, struct mpp_error *error)
+{
+    struct mpp_local *local = local_of(r);
+    const struct mpp_job *job = local->job;
+    const struct mpp_options *o = job->options;
+    int code = o->dump_grads != NULL ? mpp_checkpoint_check_file(o->dump_grads, error) : MPP_EXIT_OK;
+    if (code == MPP_EXIT_OK && o->save != NULL)
+        code = mpp_checkpoint_claim(o->save, &local->save_lock, error);
+    if (code != MPP_EXIT_OK)
+        return code;
+    /* mpirun shows its processes a terminal of its own, where lines cannot be rewritten */
+    bool rewrite = job->local_ranks == r->n_ranks;
+    return mpp_progress_open(o->metrics, job->resume != NULL, rewrite, job->first_step, o->steps, &local->progress,
+                             error);
+}
+
 static void run(struct mpp_rank *r)
 {
     struct mpp_local *local = local_of(r);
@@ -255,10 +273,7 @@ static void run(struct mpp_rank *r)
         if (job->first_step > 0)
             printf("continuing from step %lld%s\n", (long long)job->first_step,
                    job->first_step >= job->options->steps ? ": nothing is left to do" : "");
-        /* mpirun shows its processes a terminal of its own, where lines cannot be rewritten */
-        bool rewrite = job->local_ranks == r->n_ranks;
-        code = mpp_progress_open(job->options->metrics, job->resume != NULL, rewrite, job->first_step,
-                                 job->options->steps, &local->progress, &error);
+        code = open_outputs(r, &error);
     }
     mpp_agree(r, code, &error);
     train(r);
@@ -281,8 +296,12 @@ void mpp_trainer_clean(struct mpp_rank *r)
     struct mpp_local *local = local_of(r);
     mpp_feed_stop(local->feed);
     mpp_progress_close(local->progress);
+    mpp_checkpoint_discard(r);
+    if (local->save_lock > 0)
+        close(local->save_lock);
     local->feed = NULL;
     local->progress = NULL;
+    local->save_lock = 0;
     free(r->arena);
     free(r->plan);
     r->arena = NULL;

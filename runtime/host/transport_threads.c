@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "mpp_rt.h"
 #include "transport.h"
@@ -339,7 +338,8 @@ struct mpp_transport *mpp_transport_threads_new(const struct mpp_program *progra
     t->program = program;
     t->n_ranks = mpp_mesh_ranks(program);
     /* Where every rank has a core of its own, waiting a moment is cheaper than sleeping. */
-    t->spins = sysconf(_SC_NPROCESSORS_ONLN) >= t->n_ranks ? 20000 : 0;
+    cpu_set_t cores;
+    t->spins = sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) >= t->n_ranks ? 20000 : 0;
     bool ok = true;
     for (unsigned mask = 0; ok && mask < 1u << program->n_axes; mask++)
         ok = make_groups(t, mask);
