@@ -120,10 +120,13 @@ static void write_file(struct mpp_rank *r, enum mpp_tensor_kind kind, const char
         else
             code = mpp_st_layout(entries, n, &error);
     }
-    mpp_agree(r, code, &error);
-    code = write_blocks(r, named, entries, n, path, &error);
+    int worst = mpp_agreement(r, code, &error);
+    if (worst == MPP_EXIT_OK)
+        code = write_blocks(r, named, entries, n, path, &error);
     free(entries);
     mpp_named_free(named, n);
+    if (worst != MPP_EXIT_OK)
+        mpp_leave(r, worst);
     mpp_agree(r, code, &error);
 }
 

@@ -79,13 +79,18 @@ void mpp_fail(struct mpp_rank *r, int code, const char *fmt, ...)
     mpp_leave(r, code);
 }
 
-void mpp_agree(struct mpp_rank *r, int code, const struct mpp_error *error)
+int mpp_agreement(struct mpp_rank *r, int code, const struct mpp_error *error)
 {
     float worst[2] = {(float)code, code ? (float)-r->rank : (float)-r->n_ranks};
     r->transport->ops->all_reduce(r, (1u << r->n_axes) - 1, worst, 2, true);
-    if (worst[0] == 0)
-        return;
-    if ((int)-worst[1] == r->rank)
+    if (worst[0] != 0 && (int)-worst[1] == r->rank)
         fprintf(stderr, "error: %s\n", error->text);
-    mpp_leave(r, (int)worst[0]);
+    return (int)worst[0];
+}
+
+void mpp_agree(struct mpp_rank *r, int code, const struct mpp_error *error)
+{
+    int worst = mpp_agreement(r, code, error);
+    if (worst != MPP_EXIT_OK)
+        mpp_leave(r, worst);
 }

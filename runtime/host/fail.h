@@ -40,6 +40,9 @@ void mpp_fail(struct mpp_rank *r, int code, const char *fmt, ...)
  * when all went well; otherwise the lowest failing rank prints and all leave. */
 void mpp_agree(struct mpp_rank *r, int code, const struct mpp_error *error);
 
+/* The same for a caller with something to free: the highest code of all ranks; it then leaves by itself. */
+int mpp_agreement(struct mpp_rank *r, int code, const struct mpp_error *error) MPP_RT_CHECKED;
+
 /* Leave without a message: some other rank has printed one. */
 void mpp_leave(struct mpp_rank *r, int code) __attribute__((noreturn));
 

@@ -38,6 +38,7 @@ struct mpp_local {
     struct mpp_feed *feed;
     struct mpp_progress *progress; /* rank 0 */
     int save_lock;                 /* rank 0: descriptor that keeps other trainers out of --save; 0: none */
+    char *kept_state;              /* parameters and optimiser state while gradients are dumped */
     char unfinished[4096];         /* rank 0: file or folder being written, removed where the job fails; or "" */
 };
 

@@ -164,13 +164,14 @@ static void dump_gradients(struct mpp_rank *r, int64_t step)
         mpp_agree(r, MPP_EXIT_INPUT, &error);
     }
     begin_step(r, step);
-    char *state = NULL; /* running statistics are parameters, and forward changes them */
-    mpp_agree(r, keep_state(r, &state, false, &error), &error);
+    char **state = &local_of(r)->kept_state; /* running statistics are parameters, and forward changes them */
+    mpp_agree(r, keep_state(r, state, false, &error), &error);
     run_passes(r);
     r->program->reduce_gradients(r);
     mpp_checkpoint_write(r, MPP_KIND_GRADIENT, job->options->dump_grads);
-    mpp_agree(r, keep_state(r, &state, true, &error), &error);
-    free(state);
+    mpp_agree(r, keep_state(r, state, true, &error), &error);
+    free(*state);
+    *state = NULL;
 }
 
 static double scalar_at(const struct mpp_rank *r, int64_t offset)
@@ -299,6 +300,8 @@ void mpp_trainer_clean(struct mpp_rank *r)
     mpp_checkpoint_discard(r);
     if (local->save_lock > 0)
         close(local->save_lock);
+    free(local->kept_state);
+    local->kept_state = NULL;
     local->feed = NULL;
     local->progress = NULL;
     local->save_lock = 0;
