@@ -6,6 +6,8 @@
 #ifndef MPP_EMIT_INTERNAL_H
 #define MPP_EMIT_INTERNAL_H
 
+#include <stdarg.h>
+
 #include "codegen/program.h"
 
 /* A growing string in an arena. */
@@ -16,6 +18,7 @@ struct mpp_text {
 };
 void mpp_text_add(struct mpp_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 const char *mpp_text_string(struct mpp_text *t); /* never NULL */
+const char *mpp_text_format(struct mpp_arena *arena, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 /* A statement or declaration at INDENT, wrapped after commas at 118 columns; a comment wrapped at words. */
 void mpp_text_line(struct mpp_text *t, int indent, const char *line);
 void mpp_text_comment(struct mpp_text *t, int indent, const char *words);
@@ -56,6 +59,7 @@ struct mpp_emit {
 
 /* ---- emit_text.c: formatting ---- */
 const char *mpp_emit_float(struct mpp_arena *arena, double value);          /* "0.5f", "1e-05f" */
+const char *mpp_emit_double(struct mpp_arena *arena, double value);         /* the shortest that reads back */
 const char *mpp_emit_bytes_text(struct mpp_arena *arena, int64_t bytes);    /* "12.5 MiB" */
 const char *mpp_emit_identifier(struct mpp_arena *arena, const char *name); /* other characters become _ */
 const char *mpp_emit_quoted(struct mpp_arena *arena, const char *s);        /* a C string literal; NULL -> NULL */

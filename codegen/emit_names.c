@@ -8,22 +8,11 @@
 #include "codegen/lower_internal.h"
 #include "ir/op.h"
 
-static const char *format(struct mpp_arena *arena, const char *fmt, va_list ap)
-{
-    va_list again;
-    va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, again);
-    va_end(again);
-    char *s = mpp_arena_alloc(arena, (size_t)n + 1);
-    vsnprintf(s, (size_t)n + 1, fmt, ap);
-    return s;
-}
-
 void mpp_emit_line(struct mpp_emit *e, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    mpp_text_line(&e->body, e->indent, format(e->arena, fmt, ap));
+    mpp_text_line(&e->body, e->indent, mpp_text_format(e->arena, fmt, ap));
     va_end(ap);
 }
 
@@ -31,7 +20,7 @@ void mpp_emit_note(struct mpp_emit *e, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    mpp_text_comment(&e->body, e->indent, format(e->arena, fmt, ap));
+    mpp_text_comment(&e->body, e->indent, mpp_text_format(e->arena, fmt, ap));
     va_end(ap);
 }
 

@@ -246,20 +246,6 @@ static void add_setup(struct mpp_emit *e, struct mpp_text *out)
 
 /* ---- plan.c ---- */
 
-static const char *number(struct mpp_arena *arena, double v)
-{
-    char s[40];
-    if (isnan(v))
-        return "0";
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(s, sizeof s, "%.*g", digits, v);
-        double back;
-        if (sscanf(s, "%lf", &back) == 1 && memcmp(&back, &v, sizeof v) == 0)
-            break;
-    }
-    return mpp_arena_strdup(arena, s);
-}
-
 static const struct mpp_dataset *train_data(const struct mpp_model *m)
 {
     for (int i = 0; i < m->n_datasets; i++)
@@ -289,11 +275,11 @@ static void add_training(struct mpp_emit *e, struct mpp_text *out)
         if (t->schedule && !strcmp(t->schedule, schedules[i][0]))
             schedule = schedules[i][1];
     mpp_text_line(out, 4, mpp_arena_printf(a, ".hyper = {.lr = %s, .beta1 = %s, .beta2 = %s, .epsilon = %s, .momentum = %s, "
-                                              ".nesterov = %s, .clip_norm = %s},", number(a, t->lr), number(a, t->beta1),
-                                           number(a, t->beta2), number(a, t->epsilon), number(a, t->momentum),
-                                           t->nesterov ? "true" : "false", number(a, t->clip_norm)));
+                                              ".nesterov = %s, .clip_norm = %s},", mpp_emit_double(a, t->lr), mpp_emit_double(a, t->beta1),
+                                           mpp_emit_double(a, t->beta2), mpp_emit_double(a, t->epsilon), mpp_emit_double(a, t->momentum),
+                                           t->nesterov ? "true" : "false", mpp_emit_double(a, t->clip_norm)));
     mpp_text_add(out, "    .schedule = %s,\n    .warmup_steps = %lld,\n    .total_steps = %lld,\n    .final_lr = %s,\n", schedule,
-                 (long long)t->warmup_steps, (long long)t->total_steps, number(a, t->final_lr));
+                 (long long)t->warmup_steps, (long long)t->total_steps, mpp_emit_double(a, t->final_lr));
     mpp_text_add(out, "    .steps = %lld,\n    .save_every = %lld,\n    .save_keep = %lld,\n",
                  (long long)(t->total_steps > 0 ? t->total_steps : 10), (long long)t->save_every, (long long)t->save_keep);
 }
@@ -307,9 +293,9 @@ static void add_data(struct mpp_emit *e, struct mpp_text *out)
         const char *source = !strcmp(d->format, "synthetic") ? d->format : mpp_arena_printf(e->arena, "%s:%s", d->format, d->path);
         mpp_text_add(out, "    .data = %s,\n    .seed = %lld,\n", mpp_emit_quoted(e->arena, source), (long long)d->seed);
         if (d->mask_share > 0)
-            mpp_text_add(out, "    .mask_share = %s,\n    .mask_id = %lld,\n", number(e->arena, d->mask_share), (long long)d->mask_id);
+            mpp_text_add(out, "    .mask_share = %s,\n    .mask_id = %lld,\n", mpp_emit_double(e->arena, d->mask_share), (long long)d->mask_id);
     }
-    if (m->weights_path)
+    if (m->weights_path && !m->weights_optional)
         mpp_text_add(out, "    .weights = %s,\n", mpp_emit_quoted(e->arena, m->weights_path));
     if (m->n_strip)
         mpp_text_add(out, "    .strip_prefixes = strip_prefixes,\n");

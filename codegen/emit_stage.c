@@ -67,14 +67,18 @@ static bool body_is_gradient(const struct mpp_body *b)
 
 static void emit_body(struct mpp_emit *e, const struct mpp_body *b)
 {
-    static const char *const what[] = {"before the first forward of a step", "forward", "backward", "update"};
+    static const char *const what[] = {"before the first forward of a step", "forward", "backward", "optimiser"};
     const struct mpp_layer_class *c = &e->prog->classes[b->cls];
     begin_function(e, b->cls);
     bool inside = false;
     for (int i = 0; i < b->n_instrs; i++)
         emit_run(e, &b->instrs[i], &inside);
     close_once(e, &inside);
-    const char *phase = body_is_gradient(b) ? "its gradients summed over ranks" : what[b->phase];
+    bool norm = false;
+    for (int i = 0; i < b->n_instrs; i++)
+        norm = norm || b->instrs[i].kind == MPP_INSTR_ADD_SCALAR;
+    const char *phase = body_is_gradient(b) ? "its gradients summed over ranks" : norm ? "its share of the gradient norm"
+                      : what[b->phase];
     const char *field = e->prog->classes[b->cls].name;
     const char *comment = c->count > 1 ? mpp_arena_printf(e->arena, "One layer of %s: %s.", field, phase)
                                        : mpp_arena_printf(e->arena, "Layer %s: %s.", field, phase);
@@ -160,8 +164,9 @@ void mpp_emit_stage(struct mpp_emit *e)
     struct mpp_text *out = &e->stage_text;
     *out = (struct mpp_text){.arena = e->arena};
     mpp_text_add(out, "/* %s\n", title(e));
-    mpp_text_add(out, " * A micro-batch is %lld samples, a step %lld of them; arena %lld bytes (plan.json, report.txt).\n",
-                 (long long)e->g->batch, (long long)e->plan->micro_batches, (long long)e->prog->arena_bytes);
+    mpp_text_add(out, " * A step is %lld micro-batch%s of %lld samples; arena %lld bytes (plan.json, report.txt).\n",
+                 (long long)e->plan->micro_batches, e->plan->micro_batches == 1 ? "" : "es", (long long)e->g->batch,
+                 (long long)e->prog->arena_bytes);
     mpp_text_add(out, " * Shapes name each dimension with its global extent, and over how many ranks it is split. */\n"
                       "#include <string.h>\n\n#include \"kernels.h\"\n#include \"plan.h\"\n");
     emit_bodies(e, MPP_PHASE_PROLOGUE);

@@ -41,18 +41,6 @@ static const char *pattern(struct mpp_arena *arena, const char *const *names, in
     return NULL;
 }
 
-static const char *number(struct mpp_arena *arena, double v)
-{
-    char s[40];
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(s, sizeof s, "%.*g", digits, v);
-        double back;
-        if (sscanf(s, "%lf", &back) == 1 && memcmp(&back, &v, sizeof v) == 0)
-            break;
-    }
-    return mpp_arena_strdup(arena, s);
-}
-
 /* One row. T: the graph's tensor (a layered one: of the first layer); BUFFER and LAYER: where it lies. */
 static void add_row(struct tables *x, const char *name, const char *kind, mpp_id t, int buffer, int layer, int count)
 {
@@ -96,7 +84,7 @@ static void add_row(struct tables *x, const char *name, const char *kind, mpp_id
             if (info->init && !strcmp(info->init, inits[i][0]))
                 mpp_text_add(&s, ", .init = MPP_INIT_%s", inits[i][1]);
         if ((info->init_a < 0 || info->init_a > 0 || info->init_b < 0 || info->init_b > 0) && info->init)
-            mpp_text_add(&s, ", .init_a = %s, .init_b = %s", number(e->arena, info->init_a), number(e->arena, info->init_b));
+            mpp_text_add(&s, ", .init_a = %s, .init_b = %s", mpp_emit_double(e->arena, info->init_a), mpp_emit_double(e->arena, info->init_b));
     }
     mpp_text_add(&s, "},");
     mpp_text_line(&x->tensors, 4, s.data);

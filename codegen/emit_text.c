@@ -9,6 +9,17 @@
 
 enum { MAX_COLUMN = 118 };
 
+const char *mpp_text_format(struct mpp_arena *arena, const char *fmt, va_list ap)
+{
+    va_list again;
+    va_copy(again, ap);
+    int n = vsnprintf(NULL, 0, fmt, again);
+    va_end(again);
+    char *s = mpp_arena_alloc(arena, (size_t)n + 1);
+    vsnprintf(s, (size_t)n + 1, fmt, ap);
+    return s;
+}
+
 static void append(struct mpp_text *t, const char *s, size_t n)
 {
     t->data = mpp_arena_grow(t->arena, t->data, &t->cap, t->n + n + 1, 1);
@@ -19,20 +30,11 @@ static void append(struct mpp_text *t, const char *s, size_t n)
 
 void mpp_text_add(struct mpp_text *t, const char *fmt, ...)
 {
-    va_list ap, again;
+    va_list ap;
     va_start(ap, fmt);
-    va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    const char *s = mpp_text_format(t->arena, fmt, ap);
     va_end(ap);
-    t->data = mpp_arena_grow(t->arena, t->data, &t->cap, t->n + (size_t)n + 1, 1);
-    vsnprintf(t->data + t->n, (size_t)n + 1, fmt, again);
-    va_end(again);
-    t->n += (size_t)n;
-}
-
-const char *mpp_text_string(struct mpp_text *t)
-{
-    return t->data ? t->data : "";
+    append(t, s, strlen(s));
 }
 
 /* Where to break LINE so that its first part fits WIDTH: after a comma outside of strings, as late as possible, but
@@ -123,6 +125,20 @@ const char *mpp_emit_float(struct mpp_arena *arena, double value)
         }
     }
     return mpp_arena_printf(arena, "%s%sf", s, strpbrk(s, ".e") ? "" : ".0");
+}
+
+const char *mpp_emit_double(struct mpp_arena *arena, double value)
+{
+    char s[40];
+    if (isnan(value))
+        return "0";
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(s, sizeof s, "%.*g", digits, value);
+        double back;
+        if (sscanf(s, "%lf", &back) == 1 && memcmp(&back, &value, sizeof value) == 0)
+            break;
+    }
+    return mpp_arena_strdup(arena, s);
 }
 
 const char *mpp_emit_bytes_text(struct mpp_arena *arena, int64_t bytes)

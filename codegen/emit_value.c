@@ -55,13 +55,9 @@ const char *mpp_fused_out_name(const struct fused *f, int out)
 
 void mpp_fused_add(struct fused *f, const char *fmt, ...)
 {
-    va_list ap, again;
+    va_list ap;
     va_start(ap, fmt);
-    va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, again);
-    va_end(again);
-    char *line = mpp_arena_alloc(f->e->arena, (size_t)n + 1);
-    vsnprintf(line, (size_t)n + 1, fmt, ap);
+    const char *line = mpp_text_format(f->e->arena, fmt, ap);
     va_end(ap);
     mpp_text_line(&f->text, f->indent, line);
 }
