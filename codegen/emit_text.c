@@ -11,12 +11,16 @@ enum { MAX_COLUMN = 118 };
 
 const char *mpp_text_format(struct mpp_arena *arena, const char *fmt, va_list ap)
 {
+    char some[256];
     va_list again;
     va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, again);
+    int n = vsnprintf(some, sizeof some, fmt, again);
     va_end(again);
     char *s = mpp_arena_alloc(arena, (size_t)n + 1);
-    vsnprintf(s, (size_t)n + 1, fmt, ap);
+    if (n < (int)sizeof some)
+        memcpy(s, some, (size_t)n + 1);
+    else
+        vsnprintf(s, (size_t)n + 1, fmt, ap);
     return s;
 }
 
@@ -35,6 +39,11 @@ void mpp_text_add(struct mpp_text *t, const char *fmt, ...)
     const char *s = mpp_text_format(t->arena, fmt, ap);
     va_end(ap);
     append(t, s, strlen(s));
+}
+
+const char *mpp_text_string(struct mpp_text *t)
+{
+    return t->data ? t->data : "";
 }
 
 /* Where to break LINE so that its first part fits WIDTH: after a comma outside of strings, as late as possible, but
