@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import struct
 import subprocess
@@ -95,11 +96,18 @@ class Failure(Exception):
     """Something needed did not happen; the message says what was run and what it said."""
 
 
-def run(command, timeout_s=300, env=None, cwd=None):
+MPPLAN_BYTES = 6 << 30  # address space of one mpplan, so that one that runs wild ends alone
+
+
+def limit_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (MPPLAN_BYTES, MPPLAN_BYTES))
+
+
+def run(command, timeout_s=300, env=None, cwd=None, limited=False):
     command = [str(c) for c in command]
     p = subprocess.Popen(command, cwd=cwd, env=dict(os.environ, **(env or {})), stdin=subprocess.DEVNULL,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                         start_new_session=True)
+                         start_new_session=True, preexec_fn=limit_memory if limited else None)
     try:
         out, err = p.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -130,13 +138,13 @@ def arguments(model, gpus=None, preset=None, D=None, fix=None, batch=None, clust
 
 
 def mpplan(*args, timeout_s=300, env=None, cwd=None):
-    return run([MPPLAN, *args], timeout_s, env, cwd)
+    return run([MPPLAN, *args], timeout_s, env, cwd, limited="ASAN_OPTIONS" not in os.environ)  # ASan reserves terabytes
 
 
 n_plans = 0
 
 
-def plan(model, timeout_s=300, out=None, **kwargs):
+def plan(model, timeout_s=120, out=None, **kwargs):
     """Plan into a fresh directory; Failure if mpplan fails."""
     global n_plans
     n_plans += 1

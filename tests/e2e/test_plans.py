@@ -158,7 +158,10 @@ def test_warnings():
 # ---- the solver against cbc ----
 
 def cbc_objective(path, seconds):
-    p = h.run(["cbc", path, "sec", str(seconds), "ratio", "0", "allow", "0", "solve"], seconds + 60)
+    try:
+        p = h.run(["cbc", path, "sec", str(seconds), "ratio", "0", "allow", "0", "solve"], seconds + 5)
+    except h.Failure:
+        return None
     if "Stopped on time" in p.stdout:
         return None
     m = re.search(r"^Objective value:\s+(\S+)", p.stdout, re.M) or re.search(r"Optimal - objective value (\S+)", p.stdout)
@@ -170,6 +173,7 @@ def cbc_objective(path, seconds):
 def check_cbc(what, file, seconds, timeout_s=300, **kw):
     folder = h.TMP / "ilp"
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     model = kw.pop("model")
     p = h.plan(model, timeout_s=timeout_s, extra=["--dump-ilp", folder], **kw)
     path = folder / file
@@ -183,6 +187,12 @@ def check_cbc(what, file, seconds, timeout_s=300, **kw):
     slack = 1e-6 * objective + 1
     h.check(bound - slack <= got <= objective + slack, f"{what}: cbc finds the optimum", f"cbc {got:.0f}, plan {bound:.0f} to {objective:.0f}")
     p.remove()
+
+
+def test_dump():
+    folder = h.TMP / "new" / "folder"
+    p = h.mpplan(*h.arguments(MLP, preset="tiny", gpus=2, extra=["--dump-ilp", folder]))
+    h.check(p.returncode == 0 and (folder / "full.lp").exists(), "--dump-ilp makes its folder", p.stderr[-300:])
 
 
 def test_cbc_full():
@@ -200,12 +210,12 @@ def test_cbc_reduced():
     if not shutil.which("cbc"):
         return h.skip("cbc is not installed")
     cases = [(GPT, p) for p in GPT_PRESETS] + [(BERT, p) for p in ("tiny", "base", "large")] + [(MLP, p) for p in ("tiny", "wide")]
-    few = {"tiny", "gpt2", "gpt2-xl", "base", "wide"}
+    few = {"tiny", "gpt2", "gpt2-medium", "base", "wide"}
     for model, preset in cases:
         if not h.FULL and preset not in few:
             continue
         big = re.search(r"13b|17b|175b|8\.3b", preset)
-        kw = dict(model=model, preset=preset, cluster="dgx-a100", gpus=64 if big else 8)
+        kw = dict(model=model, preset=preset, cluster="dgx-a100", gpus=64 if big else 4)
         what = f"reduced LP, {model} {preset}"
         h.guarded(what, check_cbc, what, "reduced.lp", 600 if h.FULL else 30, **kw)
 
@@ -213,12 +223,12 @@ def test_cbc_reduced():
 # ---- planning quickly, with a small gap ----
 
 def test_speed():
-    for what, limit_s, kw in (("gpt2 on 8", 1, dict(preset="gpt2", gpus=8, cluster="dgx-a100")), ("gpt2 on 8 cores", 1, dict(preset="gpt2", gpus=8)),
+    for what, limit_s, kw in (("gpt2 on 8 A100", 1, dict(preset="gpt2", gpus=8, cluster="dgx-a100")), ("gpt2 on 8 cores", 1, dict(preset="gpt2", gpus=8)),
                               ("gpt3-175b on 64 A100", 10, dict(preset="gpt3-175b", gpus=64, cluster="dgx-a100"))):
         begun = time.monotonic()
-        p = h.plan(GPT, **kw)
+        p = h.plan(GPT, timeout_s=10 * limit_s, **kw)
         seconds = time.monotonic() - begun
-        print(f"{what}: {seconds:.2f} s, gap {p.gap():.3%}")
+        print(f"{what}: {seconds:.2f} s, gap {p.gap():.3%}", flush=True)
         h.check(p.gap() <= 0.01, f"{what}: a gap of at most 1 %", p.gap())
         h.check(seconds <= 5 * limit_s, f"{what}: planned within five times {limit_s} s", seconds)
         p.remove()
@@ -250,7 +260,7 @@ def test_resident():
 
 TESTS = {"tensor parallel": test_tensor_parallel, "data parallel": test_data_parallel, "memory forces": test_memory_forces,
          "uneven": test_uneven, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
-         "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
+         "dump": test_dump, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
