@@ -13,8 +13,10 @@
 
 #include "ir/op.h"
 
-enum { SMALL_PROBLEM = 400 };     /* nodes; solved to proven optimality even within memory */
+/* Nodes: smaller problems are solved to proven optimality, larger ones to a gap, huge ones within a work limit too. */
+enum { SMALL_PROBLEM = 600, LARGE_PROBLEM = 2000 };
 static const double LARGE_GAP = 0.008;
+static const int64_t LARGE_WORK = 600000000;
 
 struct trial {
     struct mpp_arena *arena;
@@ -39,6 +41,7 @@ struct search {
         int64_t bytes, micro_batches;
         struct mpp_candidate c;
     } least;                      /* the problem that came nearest to fitting; bytes 0: none was solved */
+    bool unanswered;              /* a problem was given up at its work limit with no plan known */
     bool limited, bound_by_memory; /* of the best plan: memory kept it from being cheaper */
 };
 
@@ -101,6 +104,8 @@ static enum mpp_status solve(const struct search *s, struct trial *t, int64_t ca
     set.interrupt = s->opt->interrupt;
     if (t->p->solver.n_nodes > SMALL_PROBLEM)
         set.gap = LARGE_GAP;
+    if (t->p->solver.n_nodes > LARGE_PROBLEM)
+        set.work_limit = LARGE_WORK;
     t->p->solver.capacity_bytes = capacity;
     MPP_TRY(mpp_solver_setup(&t->p->solver, &set, &solver));
     enum mpp_status st = mpp_solver_solve(solver, t->choice, &t->info);
@@ -196,8 +201,8 @@ static void try_within(struct search *s, struct trial *t, int64_t micro_batches)
     say(s, t, micro_batches, st == MPP_OK ? "within memory" : "no better");
     if (st == MPP_OK)
         keep(s, t, micro_batches, true);
-    else if (!s->out->found)
-        s->limited = true;
+    else
+        s->unanswered = s->unanswered || !s->out->found;
 }
 
 /* ---- all meshes at one micro-batch count ---- */
@@ -305,8 +310,10 @@ enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph,
         mpp_graph_set_batch(graph, graph->global_batch / out->micro_batches);
         return MPP_OK;
     }
+    if (s.limited || s.unanswered)
+        return MPP_LIMIT;
     if (s.least.bytes == 0 && out->least_bytes == 0)
-        return s.limited ? MPP_LIMIT : MPP_INVALID;
+        return MPP_INVALID;
     if (s.least.bytes > 0)
         look_at_least(&s);
     return MPP_INFEASIBLE;
