@@ -120,20 +120,29 @@ static double step_flops(const struct report *r)
     return f;
 }
 
+/* Tokens of a sample; 1 where the first input isn't one of integers. */
+static int64_t tokens_of(const struct report *r)
+{
+    for (mpp_id t = 0; t < r->g->n_tensors; t++)
+        if (r->g->tensors[t].role == MPP_ROLE_INPUT)
+            return r->g->tensors[t].dtype == MPP_I32 && r->g->tokens_per_sample > 1 ? r->g->tokens_per_sample : 1;
+    return 1;
+}
+
 static void head(const struct report *r)
 {
+    int64_t tokens = tokens_of(r);
     const struct mpp_model *m = r->g->model;
     fprintf(r->out, "%s%s%s%s   %s parameters   on %s\n", m->name, m->preset ? " (" : "", m->preset ? m->preset : "",
             m->preset ? ")" : "", millions(r->arena, (double)mpp_graph_param_count(r->g)),
             mpp_cluster_describe(r->arena, r->cluster));
     fprintf(r->out, "batch %s", thousands(r->arena, r->plan->batch));
-    if (r->g->tokens_per_sample > 1)
-        fprintf(r->out, " x %s tokens", thousands(r->arena, r->g->tokens_per_sample));
+    if (tokens > 1)
+        fprintf(r->out, " x %s tokens", thousands(r->arena, tokens));
     fprintf(r->out, ", %s, %s\n\n", m->training.precision ? m->training.precision : "f32", m->training.optimizer);
 
     double s = r->stage->predicted.step_s;
     if (s > 0) {
-        int64_t tokens = r->g->tokens_per_sample > 1 ? r->g->tokens_per_sample : 1;
         double peak = r->cluster->device.peak_flops_per_s[MPP_PRECISION_F32] * n_devices(r);
         fprintf(r->out, "  %s per step     %s %s/s     %.0f %% of peak", seconds(r->arena, s),
                 thousands(r->arena, (int64_t)((double)(r->plan->batch * tokens) / s)), tokens > 1 ? "tokens" : "samples",
