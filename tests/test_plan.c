@@ -1,0 +1,304 @@
+/* test_plan.c - pins and what they show, contradictions and their messages, plan.json written, read, edited. */
+#include <jansson.h>
+#include <unistd.h>
+
+#include "ir/op.h"
+#include "tests/planner_testing.h"
+
+static const char tiny[] = "layers=2 batch=16";
+
+/* ---- pins ---- */
+
+/* Is the axis called AXIS put on the batch by every contraction, if BATCH, or on no group's batch? */
+static bool batch_on(const struct setup *s, int axis, bool batch)
+{
+    for (int i = 0; i < s->g->n_groups; i++) {
+        const struct mpp_group *group = &s->g->groups[i];
+        int f = s->plan->stages[0].split[i].axis[axis];
+        bool on = f >= 0 && group->rule->factor[f].size.per_batch > 0;
+        bool contraction = mpp_op_info(s->g->ops[group->ops[0]].kind)->cls == MPP_CLASS_CONTRACTION;
+        if (batch ? contraction && !on : on)
+            return false;
+    }
+    return true;
+}
+
+/* How many parameters rest split over AXIS, and how many updates are. */
+static void count_split(const struct setup *s, int axis, int *out_rest, int *out_update, int *out_sum, int *out_n)
+{
+    *out_rest = *out_update = *out_sum = *out_n = 0;
+    for (mpp_id t = 0; t < s->g->n_tensors; t++)
+        if (s->g->tensors[t].role == MPP_ROLE_PARAM) {
+            ++*out_n;
+            *out_rest += s->plan->stages[0].resting[t].axis[axis] >= 0;
+        }
+    for (int i = 0; i < s->g->n_groups; i++) {
+        const struct mpp_gtensor *out = &s->g->tensors[s->g->groups[i].out[0]];
+        int f = s->plan->stages[0].split[i].axis[axis];
+        *out_update += out->updates >= 0 && f >= 0;
+        *out_sum += out->role == MPP_ROLE_ACCUM && out->param >= 0 && f >= 0;
+    }
+}
+
+static void pinned(const char *fix, int n_devices, struct setup *s)
+{
+    *s = setup_new("models/gpt.xml", "tiny", tiny, "dgx-a100", n_devices);
+    enum mpp_status st = setup_plan(s, fix, 0);
+    if (st != MPP_OK)
+        printf("%s", mpp_diag_text(s->diag));
+    must(st, fix);
+}
+
+static void test_data_and_model(void)
+{
+    struct setup s;
+    pinned("dp=4", 4, &s);
+    check(axis_called(&s, "data") == 0 && batch_on(&s, 0, true), "dp=4");
+    setup_free(&s);
+    pinned("tp=4", 4, &s);
+    int m = axis_called(&s, "model");
+    check(m == 0 && batch_on(&s, 0, false), "tp=4 splits no batch");
+    check(strcmp(split_name(&s, "h.0.attn.c_attn", m), "heads") == 0 && strcmp(split_name(&s, "h.1.mlp.c_fc", m), "ffn") == 0
+          && strcmp(split_name(&s, "h.1.mlp.c_proj", m), "ffn") == 0, "tp=4: %s %s", split_name(&s, "h.0.attn.c_attn", m),
+          split_name(&s, "h.1.mlp.c_fc", m));
+    setup_free(&s);
+    pinned("dp=2,tp=2", 4, &s);
+    check(axis_called(&s, "data") == 0 && axis_called(&s, "model") == 1 && batch_on(&s, 0, true) && batch_on(&s, 1, false)
+          && strcmp(split_name(&s, "h.0.attn.c_attn", 1), "heads") == 0, "dp=2,tp=2");
+    setup_free(&s);
+    pinned("mesh=2x2x2", 8, &s);
+    check(s.plan->stages[0].mesh.n_axes == 3, "mesh=2x2x2");
+    for (int a = 0; a < 3; a++) {
+        bool used = false;
+        for (int i = 0; i < s.g->n_groups; i++)
+            used = used || s.plan->stages[0].split[i].axis[a] >= 0;
+        check(used, "mesh=2x2x2: axis %d is used", a);
+    }
+    setup_free(&s);
+    pinned("dp=2,micro_batches=4", 2, &s);
+    check(s.plan->micro_batches == 4, "micro_batches=4");
+    setup_free(&s);
+    pinned("dp=2,micro_batch=2", 2, &s);
+    check(s.plan->micro_batches == 4, "micro_batch=2: %lld micro-batches", (long long)s.plan->micro_batches);
+    setup_free(&s);
+}
+
+static void test_zero(void)
+{
+    for (int zero = 0; zero < 4; zero++) {
+        struct setup s;
+        char fix[32];
+        int rest, update, sum, n;
+        snprintf(fix, sizeof fix, "dp=4,zero=%d", zero);
+        pinned(fix, 4, &s);
+        count_split(&s, axis_called(&s, "data"), &rest, &update, &sum, &n);
+        check(rest == (zero == 3 ? n : 0) && update == (zero >= 1 ? n : 0) && sum == (zero >= 2 ? n : 0),
+              "%s: of %d parameters %d rest split, %d are updated split, %d gradients summed split", fix, n, rest, update, sum);
+        setup_free(&s);
+    }
+}
+
+static void test_sequence_and_vocabulary(void)
+{
+    struct setup s;
+    pinned("tp=4,sequence_parallel=true", 4, &s);
+    check(strcmp(split_name(&s, "h.0.ln_1", 0), "seq") == 0 && strcmp(split_name(&s, "h.1.attn.c_proj.bias", 0), "seq") == 0,
+          "sequence_parallel=true: %s", split_name(&s, "h.0.ln_1", 0));
+    setup_free(&s);
+    pinned("tp=4,sequence_parallel=false", 4, &s);
+    bool none = true;
+    for (int i = 0; i < s.g->n_groups; i++)
+        for (int a = 0; a < s.plan->stages[0].mesh.n_axes; a++) {
+            int f = s.plan->stages[0].split[i].axis[a];
+            const char *name = f >= 0 ? s.g->groups[i].rule->factor[f].size.name : NULL;
+            none = none && !(name && strcmp(name, "seq") == 0 && s.g->groups[i].phase != MPP_PHASE_UPDATE);
+        }
+    check(none, "sequence_parallel=false: the sequence is whole");
+    setup_free(&s);
+    pinned("tp=2,vocab_parallel=true", 2, &s);
+    check(strcmp(split_name(&s, "lm_head", 0), "vocab") == 0 && strcmp(split_name(&s, "wte", 0), "vocab") == 0
+          && strcmp(split_name(&s, "loss", 0), "vocab") == 0, "vocab_parallel=true");
+    setup_free(&s);
+    pinned("tp=2,vocab_parallel=false", 2, &s);
+    check(strcmp(split_name(&s, "lm_head", 0), "vocab") != 0, "vocab_parallel=false");
+    setup_free(&s);
+    pinned("shard:h.*.mlp.c_fc.weight=ffn/model,shard:wte.weight=hidden/model", 4, &s);
+    mpp_id w = tensor_named(s.g, "h.1.mlp.c_fc.weight");
+    int m = axis_called(&s, "model");
+    m = m < 0 ? s.plan->stages[0].mesh.n_axes - 1 : m;
+    check(s.plan->stages[0].resting[w].axis[m] == 1, "shard: c_fc rests as %d", s.plan->stages[0].resting[w].axis[m]);
+    setup_free(&s);
+}
+
+static void refuses(const char *fix, int n_devices, const char *defines, const char *says)
+{
+    struct setup s = setup_new("models/gpt.xml", "tiny", defines, "dgx-a100", n_devices);
+    enum mpp_status st = setup_plan(&s, fix, 0);
+    check(st == MPP_INVALID && strstr(mpp_diag_text(s.diag), says), "%s: status %d, %s", fix, st, mpp_diag_text(s.diag));
+    setup_free(&s);
+}
+
+static void test_contradictions(void)
+{
+    refuses("dp=3,tp=2", 4, tiny, "makes 6 devices, but there are 4");
+    refuses("dp=3", 4, tiny, "does not divide the 4 devices");
+    refuses("mesh=2x3", 4, tiny, "make 6 devices");
+    refuses("pp=2", 4, tiny, "later release");
+    refuses("micro_batches=3", 4, tiny, "does not divide the batch of 16");
+    refuses("dp=2,micro_batch=16", 4, tiny, "does not divide");
+    refuses("dp=4,micro_batches=16", 4, tiny, "smaller than the data axis");
+    refuses("zeroo=1", 4, tiny, "did you mean \"zero\"");
+    refuses("zero=4", 4, tiny, "0, 1, 2 or 3");
+    refuses("mesh=axb", 4, tiny, "not a mesh");
+    refuses("sequence_parallel=maybe", 4, tiny, "true or false");
+    refuses("dp", 4, tiny, "has no value");
+    refuses("shard:h.*.mlp.c_fc.wieght=ffn/model", 4, tiny, "no tensor matches");
+    refuses("shard:h.*.mlp.c_fc.weight=fffn/model", 4, tiny, "did you mean \"ffn\"");
+    refuses("shard:h.*.mlp.c_fc.weight=ffn/modle", 4, tiny, "no axis \"modle\"");
+    refuses("shard:h.*.attn.c_attn.weight=3/model", 4, tiny, "has only 3");
+    refuses("mesh=4,shard:wte.weight=vocab/a,shard:wte.weight=hidden/a", 4, tiny, "no plan does what --fix asks");
+}
+
+static void test_normalised(void)
+{
+    struct mpp_arena *arena = mpp_arena_new();
+    struct setup s;
+    pinned("vocab_parallel=off,tp=2,dp=2", 4, &s);
+    check(strcmp(s.plan->pins, "dp=2,tp=2,vocab_parallel=false") == 0, "pins as text: %s", s.plan->pins);
+    setup_free(&s);
+    mpp_arena_free(arena);
+}
+
+/* ---- plan.json ---- */
+
+static char *slurp(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return calloc(1, 1);
+    fseek(f, 0, SEEK_END);
+    long n = ftell(f);
+    rewind(f);
+    char *text = calloc(1, (size_t)n + 1);
+    if (fread(text, 1, (size_t)n, f) != (size_t)n)
+        text[0] = '\0';
+    fclose(f);
+    return text;
+}
+
+static void spill(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "wb");
+    if (f) {
+        fputs(text, f);
+        fclose(f);
+    }
+}
+
+static char path_a[] = "/tmp/mpplan-test-a-XXXXXX", path_b[] = "/tmp/mpplan-test-b-XXXXXX";
+
+static void round_trip(const char *model, const char *preset, const char *defines, const char *cluster, int n, const char *fix)
+{
+    struct setup s = setup_new(model, preset, defines, cluster, n);
+    must(setup_plan(&s, fix, 0), fix);
+    must(mpp_plan_write_json(s.diag, s.g, s.cluster, s.plan, path_a), "write");
+    struct setup r = setup_new(model, preset, defines, cluster, n);
+    enum mpp_status st = mpp_plan_read_json(r.arena, r.diag, r.g, r.cluster, path_a, &r.plan);
+    if (st == MPP_OK)
+        st = mpp_plan_derive(r.arena, r.diag, r.g, r.cluster, r.plan);
+    check(st == MPP_OK, "%s %s: read back: %s", model, fix, mpp_diag_text(r.diag));
+    if (st == MPP_OK) {
+        const struct mpp_stage *a = &s.plan->stages[0], *b = &r.plan->stages[0];
+        check(memcmp(a->split, b->split, sizeof *a->split * (size_t)s.g->n_groups) == 0, "%s: splits", model);
+        check(memcmp(a->resting, b->resting, sizeof *a->resting * (size_t)s.g->n_tensors) == 0, "%s: resting", model);
+        check(a->n_copies == b->n_copies && a->n_collectives == b->n_collectives, "%s: copies", model);
+        must(mpp_plan_write_json(r.diag, r.g, r.cluster, r.plan, path_b), "write");
+        char *x = slurp(path_a), *y = slurp(path_b);
+        check(strcmp(x, y) == 0, "%s %s: the same file", model, fix);
+        json_t *json = json_loads(x, JSON_REJECT_DUPLICATES, NULL);
+        check(json != NULL, "%s: JSON", model);
+        json_decref(json);
+        free(x);
+        free(y);
+    }
+    setup_free(&r);
+    setup_free(&s);
+}
+
+/* Replace FROM, which stands in the file, by TO; reading it must fail and say SAYS (NULL: must work). */
+static void edited(struct setup *s, const char *text, const char *from, const char *to, const char *says)
+{
+    const char *at = strstr(text, from);
+    struct mpp_diag *diag = mpp_diag_new(NULL);
+    struct mpp_plan *plan;
+    check(at != NULL, "\"%s\" stands in plan.json", from);
+    if (!at) {
+        mpp_diag_free(diag);
+        return;
+    }
+    spill(path_b, mpp_arena_printf(s->arena, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)));
+    enum mpp_status st = mpp_plan_read_json(s->arena, diag, s->g, s->cluster, path_b, &plan);
+    if (st == MPP_OK)
+        st = mpp_plan_derive(s->arena, diag, s->g, s->cluster, plan);
+    if (says)
+        check(st == MPP_INVALID && strstr(mpp_diag_text(diag), says) && strstr(mpp_diag_text(diag), path_b),
+              "%s -> %s: status %d, %s", from, to, st, mpp_diag_text(diag));
+    else
+        check(st == MPP_OK, "%s -> %s: %s", from, to, mpp_diag_text(diag));
+    mpp_diag_free(diag);
+}
+
+static void test_edits(void)
+{
+    struct setup s = setup_new("models/gpt.xml", "tiny", tiny, "dgx-a100", 4);
+    must(setup_plan(&s, "dp=2,tp=2", 0), "plan");
+    must(mpp_plan_write_json(s.diag, s.g, s.cluster, s.plan, path_a), "write");
+    char *text = slurp(path_a);
+    edited(&s, text, "\"pins\": \"dp=2,tp=2\"", "\"pins\": \"none\"", NULL);
+    edited(&s, text, "\"plan_version\": \"1\"", "\"plan_version\": \"7\"", "version \"7\"");
+    edited(&s, text, "\"batch\": 16", "\"batch\": 32", "a batch of 32");
+    edited(&s, text, "\"micro_batches\": 1", "\"micro_batches\": 3", "do not divide");
+    edited(&s, text, "\"micro_batches\": 1", "\"micro_batches\": \"1\"", "whole number");
+    edited(&s, text, "\"devices\": 4", "\"devices\": 8", "for 8 devices");
+    edited(&s, text, "\"cluster\": \"dgx-a100\"", "\"cluster\": \"host\"", "the cluster");
+    edited(&s, text, "\"op\": \"h.*.ln_1\"", "\"op\": \"h.*.ln_11\"", "there is no \"h.0.ln_11\"; did you mean");
+    edited(&s, text, "\"op\": \"h.*.ln_1\"", "\"op\": \"h.*.ln_2\"", "stands twice");
+    edited(&s, text, "\"layers\": \"0-1\"", "\"layers\": \"0\"", "no record of op");
+    edited(&s, text, "\"layers\": \"0-1\"", "\"layers\": \"1-0\"", "not a list of layers");
+    edited(&s, text, "\"layers\": \"0-1\"", "\"layers\": \"0-99999\"", "there is no");
+    edited(&s, text, "{\"data\": \"batch\", \"model\": \"heads\"}", "{\"data\": \"batch\", \"model\": \"headz\"}",
+           "did you mean \"heads\"");
+    edited(&s, text, "{\"data\": \"batch\", \"model\": \"heads\"}", "{\"data\": \"batch\", \"modell\": \"heads\"}",
+           "no axis \"modell\"");
+    edited(&s, text, "{\"data\": \"batch\", \"model\": \"heads\"}", "{\"data\": \"partial\", \"model\": \"heads\"}",
+           "cannot be split so");
+    edited(&s, text, "{\"data\": \"batch\", \"model\": \"heads\"}", "{\"data\": \"batch\", \"model\": \"3\"}", NULL);
+    edited(&s, text, "\"axis\": \"model\", \"size\": 2", "\"axis\": \"model\", \"size\": 4", "8 devices, but there are 4");
+    edited(&s, text, "\"axis\": \"model\"", "\"axis\": \"data\"", "two axes");
+    edited(&s, text, "\"stages\": [", "\"stages\": 3, \"x\": [", "array \"stages\"");
+    edited(&s, text, "{", "", "not JSON");
+    free(text);
+    setup_free(&s);
+}
+
+int main(void)
+{
+    close(mkstemp(path_a));
+    close(mkstemp(path_b));
+    test_data_and_model();
+    test_zero();
+    test_sequence_and_vocabulary();
+    test_contradictions();
+    test_normalised();
+    round_trip("models/gpt.xml", "tiny", "", "host", 4, "");
+    round_trip("models/gpt.xml", "tiny", "", "dgx-a100", 8, "mesh=2x2x2");
+    round_trip("models/gpt.xml", "tiny", tiny, "dgx-a100", 4, "dp=4,zero=3,micro_batches=2");
+    round_trip("models/gpt.xml", "gpt2", "layers=3", "dgx-a100", 8, "");
+    round_trip("models/bert.xml", "tiny", "padding_mask=true", "host", 3, "");
+    round_trip("models/mlp.xml", NULL, "", "host", 7, "");
+    round_trip("models/mlp.xml", NULL, "", "host", 1, "");
+    test_edits();
+    unlink(path_a);
+    unlink(path_b);
+    return finish();
+}
