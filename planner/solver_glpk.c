@@ -249,7 +249,8 @@ static double master_solve(int32_t n, int32_t n_rows, const double *cost, const 
             val[len] = 1;
         }
         for (int32_t r = 0; r < n_rows; r++) {
-            double x = extra ? (peak ? -1 : 0) : 1e3 * bytes[(int64_t)j * n_rows + r] / unit;
+            double x = 1e3 * (extra ? capacity : bytes[(int64_t)j * n_rows + r]) / unit;
+            x = extra && peak ? -1 : x;
             if (x != 0) {
                 ind[++len] = r + 2;
                 val[len] = x;

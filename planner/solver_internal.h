@@ -7,6 +7,7 @@
  *     solver_elim.c    the elimination itself, its solution and its min-marginals
  *     solver_price.c   memory prices: bound, repair, fixing
  *     solver_label.c   elimination with Pareto labels, which closes the gap exactly
+ *     solver_mix.c     a choice between two, for models of many equal layers
  *     solver_local.c   a good choice where nothing above is small enough
  *     solver_mip.c     the integer program as rows and columns, and as a CPLEX LP file
  *     solver_glpk.c    the only user of GLPK */
@@ -180,6 +181,9 @@ int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row);
 /* ceil(sum of price * capacity) in picoseconds, at most INF. */
 int64_t mpp_solver_capacity_value(const struct mpp_solver *s, const int64_t *price);
 
+/* solver_mix.c: offer choices that are FAT (cheap, does not fit) in part of the problem and LEAN (fits) in the rest. */
+void mpp_solver_mix(struct mpp_solver *s, const int32_t *fat, const int32_t *lean, const int64_t *price);
+
 /* solver_local.c: offer the choice that repeated elimination over few choices per node leads to. */
 void mpp_solver_local(struct mpp_solver *s);
 
@@ -237,7 +241,7 @@ const char *mpp_solver_glpk_run(struct mpp_solver *s, const struct mpp_solver_mi
                                 int32_t *choice, int64_t *upper, int64_t *out_bound);
 
 /* The prices of Dantzig and Wolfe's master program: the cheapest mix of the N solutions, and of one that
- * costs DUMMY and takes no bytes, with each row within CAPACITY. PEAK: the least greatest row instead.
+ * costs DUMMY and just fits, with each row within CAPACITY. PEAK: the least greatest row instead.
  * COST [n], BYTES [n][n_rows]; OUT_PRICE [n_rows] in cost per byte. Returns the mix's cost. */
 double mpp_solver_glpk_master(int32_t n, int32_t n_rows, const double *cost, const double *bytes, double capacity,
                               double dummy, bool peak, double *out_price);

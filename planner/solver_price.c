@@ -71,9 +71,13 @@ static bool pool_add(struct pool *p, const struct mpp_solver *s, const int32_t *
     int64_t *bytes = mpp_arena_array(p->arena, s->n_rows + 1, int64_t);
     mpp_solver_row_bytes(s, choice, bytes);
     bool grew = activate(p, s, bytes);
-    for (int32_t j = 0; j < p->n; j++)
-        if (p->costs[j] == cost && memcmp(p->bytes[j], bytes, sizeof *bytes * (size_t)s->n_rows) == 0)
+    for (int32_t j = 0; j < p->n; j++) {
+        bool same = p->costs[j] == cost;
+        for (int32_t q = 0; same && q < p->n_active; q++)
+            same = p->bytes[j][p->active[q]] == bytes[p->active[q]];
+        if (same)
             return grew;
+    }
     int32_t at = p->n < MAX_POOL ? p->n++ : p->oldest++ % MAX_POOL;
     p->bytes[at] = bytes;
     p->costs[at] = cost;
@@ -317,6 +321,42 @@ static bool search_below(struct dual *d, int64_t target)
     return done;
 }
 
+/* The not yet USED solution of the pool that is cheapest at the best prices, -1: none is left. */
+static int32_t cheapest_of_pool(const struct dual *d, const bool *used)
+{
+    int32_t best = -1;
+    double least = 0;
+    for (int32_t j = 0; j < d->pool->n; j++) {
+        double x = d->pool->costs[j];
+        for (int32_t a = 0; a < d->pool->n_active; a++)
+            x += (double)d->best_price[d->pool->active[a]] / (double)((int64_t)1 << MPP_SOLVER_PRICE_BITS) *
+                 (double)d->pool->bytes[j][d->pool->active[a]];
+        if (!used[j] && (best < 0 || x < least)) {
+            best = j;
+            least = x;
+        }
+    }
+    return best;
+}
+
+/* Between the best choice and the pool's solutions that are cheapest at the best prices. */
+static void mix(struct dual *d)
+{
+    struct mpp_solver *s = d->s;
+    bool used[MAX_POOL] = {false};
+    int32_t *lean = mpp_arena_array(d->arena, s->p->n_nodes, int32_t);
+    for (int taken = 0; taken < MIXED && s->found && !mpp_solver_closed(s); taken++) {
+        int32_t j = cheapest_of_pool(d, used);
+        if (j < 0)
+            break;
+        used[j] = true;
+        if (d->pool->costs[j] >= (double)s->upper)
+            continue;
+        memcpy(lean, s->best, sizeof *lean * (size_t)s->p->n_nodes);
+        mpp_solver_mix(s, d->pool->choice[j], lean, d->best_price);
+    }
+}
+
 /* The best mix of the pool's solutions that are cheapest at the present prices: few choices per node, so
  * labels go far. With equal layers it is what switches some of them. */
 static void recombine(struct dual *d, const uint8_t *all)
@@ -328,18 +368,7 @@ static void recombine(struct dual *d, const uint8_t *all)
     for (int32_t i = 0; i < s->p->n_nodes && s->found; i++)
         s->alive[s->choice_first[i] + s->best[i]] = all[s->choice_first[i] + s->best[i]];
     for (int taken = 0; taken < MIXED; taken++) {
-        int32_t best = -1;
-        double least = 0;
-        for (int32_t j = 0; j < d->pool->n; j++) {
-            double x = d->pool->costs[j];
-            for (int32_t a = 0; a < d->pool->n_active; a++)
-                x += (double)d->best_price[d->pool->active[a]] / (double)((int64_t)1 << MPP_SOLVER_PRICE_BITS) *
-                     (double)d->pool->bytes[j][d->pool->active[a]];
-            if (!used[j] && (best < 0 || x < least)) {
-                best = j;
-                least = x;
-            }
-        }
+        int32_t best = cheapest_of_pool(d, used);
         if (best < 0)
             break;
         used[best] = true;
@@ -396,7 +425,9 @@ static void widen(struct dual *d, const struct mpp_solver_eval *ev, const int64_
     s->tune.force_split = false;
     if (memory && !s->tune.no_labels) {
         int64_t bound = s->bound;
-        recombine(d, all);
+        mix(d);
+        if (!mpp_solver_closed(s))
+            recombine(d, all);
         most = s->upper < MPP_SOLVER_INF ? (double)(s->upper - b) : most;
         beam_first(d, ev, class_cost, most / 2, all);
         s->bound = bound; /* what a beam over few choices completes proves nothing */
@@ -533,6 +564,8 @@ int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row)
     struct mpp_arena *a = mpp_arena_new();
     struct pool pool = {.arena = a};
     int64_t best = 0, *price = mpp_arena_array(a, s->n_rows + 1, int64_t);
+    int64_t *best_price = mpp_arena_array(a, s->n_rows + 1, int64_t);
+    bool smoothed = false;
     int32_t *choice = mpp_arena_array(a, s->p->n_nodes, int32_t);
     double unit = s->p->capacity_bytes < INT64_C(1) << 45 ? 0x1p34 : 0x1p24;
     *out_row = 0;
@@ -548,16 +581,21 @@ int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row)
         int64_t b = peak_bound(s, price, value);
         if (b > best) {
             best = b;
+            memcpy(best_price, price, sizeof *price * (size_t)s->n_rows);
             for (int32_t r = 0; r < s->n_rows; r++)
                 *out_row = price[r] > price[*out_row] ? r : *out_row;
         }
-        bool ok;
+        bool ok, over = best > s->p->capacity_bytes;
         mpp_solver_offer(s, choice, &ok);
-        if ((ok && s->found) || (best > s->p->capacity_bytes && (step >= CLOSE_STEPS || s->set.upper_bound > 0)) || !pool_add(&pool, s, choice, 0))
+        bool fresh = pool_add(&pool, s, choice, 0);
+        if ((ok && s->found) || (over && (step >= CLOSE_STEPS || s->set.upper_bound > 0)) || (!fresh && !smoothed))
             break;
         double mix = master_prices(s, &pool, 0, true, unit, price);
-        if ((double)best > mix - 0.5 || (best > s->p->capacity_bytes && (double)best > mix * CLOSE_PEAK))
+        if ((double)best > mix - 0.5 || (over && (double)best > mix * CLOSE_PEAK))
             break;
+        smoothed = best > 0 && (fresh || !smoothed);
+        for (int32_t r = 0; smoothed && r < s->n_rows; r++)
+            price[r] = price[r] / 2 + best_price[r] / 2;
     }
     s->free_cost = false;
     if (best > s->p->capacity_bytes)
