@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "codegen/outdir.h"
@@ -284,6 +285,10 @@ static enum mpp_status run(struct mpp_arena *arena, struct mpp_diag *diag, struc
     stats.read_s = now_s() - start;
 
     const char *tmp = NULL;
+    if (o->dump_ilp && mkdir(o->dump_ilp, 0777) != 0 && errno != EEXIST) {
+        mpp_diag_error(diag, (struct mpp_loc){o->dump_ilp, 0}, "cannot make the directory: %s", strerror(errno));
+        return MPP_IO;
+    }
     if (o->out)
         MPP_TRY(mpp_outdir_begin(arena, diag, o->out, &tmp));
     struct mpp_plan *plan;
