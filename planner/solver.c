@@ -345,47 +345,28 @@ static void solve_free(struct mpp_solver *s)
     mpp_solver_plan_free(plan);
 }
 
-/* A bound on the peak; it may find a choice that fits, or a proof that none does. */
-static void find_least_peak(struct mpp_solver *s, struct mpp_solver_info *info)
-{
-    int32_t row;
-    int64_t least = mpp_solver_least_peak(s, &row);
-    if (least > info->least_peak_bytes) {
-        info->least_peak_bytes = least;
-        info->least_peak_time = s->row_time[row];
-    }
-    say(s, "least peak");
-}
-
 /* Does each usage at its least already pass capacity? */
-static bool over_floor(struct mpp_solver *s, struct mpp_solver_info *info)
+static bool over_floor(struct mpp_solver *s)
 {
     int32_t row;
     int64_t floor = s->n_rows > 0 ? mpp_solver_floor(s, &row) : 0;
     if (floor <= s->p->capacity_bytes)
         return false;
-    info->least_peak_bytes = floor;
-    info->least_peak_time = s->row_time[row];
+    s->least_peak = floor;
+    s->least_peak_time = s->row_time[row];
     s->bound = MPP_SOLVER_INF;
     if (s->set.upper_bound == 0)
-        find_least_peak(s, info);
+        mpp_solver_least_peak(s);
     return true;
 }
 
-/* Where nothing fits so far, the least peak first, unless prices may show that nothing cheap enough can. */
-static void solve_priced(struct mpp_solver *s, struct mpp_solver_info *info)
+static void solve_priced(struct mpp_solver *s)
 {
-    bool memory = s->n_rows > 0, first = s->upper >= MPP_SOLVER_INF;
-    if (memory && first)
-        find_least_peak(s, info);
-    if (!s->tune.no_prices && !mpp_solver_closed(s))
+    if (!s->tune.no_prices)
         mpp_solver_price(s);
+    else if (s->n_rows > 0)
+        mpp_solver_least_peak(s);
     say(s, "priced");
-    if (memory && !first && !s->found && !mpp_solver_closed(s)) {
-        find_least_peak(s, info);
-        if (s->found && !s->tune.no_prices && !mpp_solver_closed(s))
-            mpp_solver_price(s);
-    }
     if (!s->found && !mpp_solver_closed(s) && !mpp_solver_stopped(s)) {
         mpp_solver_local(s);
         say(s, "local");
@@ -429,6 +410,8 @@ static void finish(struct mpp_solver *s, int32_t *out_choice, struct mpp_solver_
         info->status = span <= s->set.gap * (double)info->objective ? MPP_SOLVER_OPTIMAL : MPP_SOLVER_FEASIBLE;
     } else {
         info->bound = s->bound;
+        info->least_peak_bytes = s->least_peak;
+        info->least_peak_time = s->least_peak_time;
         if (s->bound >= MPP_SOLVER_INF && s->n_rows > 0 && info->least_peak_bytes <= s->p->capacity_bytes)
             info->least_peak_bytes = s->p->capacity_bytes + 1; /* proven by search */
         info->status = s->bound >= MPP_SOLVER_INF ? MPP_SOLVER_INFEASIBLE : MPP_SOLVER_NO_ANSWER;
@@ -442,6 +425,8 @@ enum mpp_status mpp_solver_solve(struct mpp_solver *s, int32_t *out_choice, stru
     s->upper = s->set.upper_bound > 0 && s->set.upper_bound < MPP_SOLVER_INF ? s->set.upper_bound : MPP_SOLVER_INF;
     s->found = false;
     s->bound = 0;
+    s->least_peak = 0;
+    s->least_peak_time = 0;
     s->work = 0;
     revive(s);
     info->nodes_full = s->p->n_nodes;
@@ -455,11 +440,11 @@ enum mpp_status mpp_solver_solve(struct mpp_solver *s, int32_t *out_choice, stru
         mpp_solver_rows_drop_slack(s);
     weakest_bound(s);
     say(s, "reduced");
-    if (!over_floor(s, info))
+    if (!over_floor(s))
         solve_free(s);
     say(s, "eliminated");
     if (!mpp_solver_closed(s) && !mpp_solver_stopped(s) && !s->set.quick)
-        solve_priced(s, info);
+        solve_priced(s);
     MPP_TRY(dump(s, s->set.dump_reduced, "The reduced problem."));
     if (!mpp_solver_closed(s) && !mpp_solver_stopped(s) && !s->set.quick && !s->tune.no_glpk)
         solve_glpk(s, info);

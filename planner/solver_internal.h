@@ -58,6 +58,8 @@ struct mpp_solver {
     int64_t work;
     int32_t *best;                           /* [n_nodes] the best choice so far */
     bool found;                              /* there is one */
+    int64_t least_peak;                      /* no choice's peak is lower; 0: not known */
+    int32_t least_peak_time;
     int64_t upper, bound;                    /* its cost, or what is to be undercut; no choice costs less */
 };
 
@@ -175,8 +177,8 @@ int64_t mpp_solver_offer(struct mpp_solver *s, const int32_t *choice, bool *out_
 void mpp_solver_price(struct mpp_solver *s);
 /* A lower bound on every choice's peak, each usage at its least, and the row that shows it. */
 int64_t mpp_solver_floor(const struct mpp_solver *s, int32_t *out_row);
-/* A better one (0: none known). */
-int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row);
+/* Raise s->least_peak; offers the choices on the way and stops at the first that fits. */
+void mpp_solver_least_peak(struct mpp_solver *s);
 
 /* ceil(sum of price * capacity) in picoseconds, at most INF. */
 int64_t mpp_solver_capacity_value(const struct mpp_solver *s, const int64_t *price);

@@ -513,6 +513,8 @@ static bool price_round(struct mpp_solver *s, int round, struct pool *pool, stru
     if (s->found && memory)
         pool_add(pool, s, s->best, (double)s->upper);
     ascent(&d, memory ? MEMORY_STEPS[round] : ROUND_STEPS[round]);
+    if (!s->found && memory && !mpp_solver_closed(s) && round == 0)
+        mpp_solver_least_peak(s);
     int32_t gone = mpp_solver_closed(s) || mpp_solver_stopped(s) ? 0 : tighten(&d);
     if (gone > 0)
         mpp_solver_dominance(s, memory);
@@ -558,7 +560,7 @@ static int64_t peak_bound(const struct mpp_solver *s, const int64_t *price, int6
     return (int64_t)((((__int128)value << MPP_SOLVER_PRICE_BITS) + sum - 1) / sum);
 }
 
-int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row)
+void mpp_solver_least_peak(struct mpp_solver *s)
 {
     struct mpp_solver_plan *plan = mpp_solver_plan_new(s, PLAN_ENTRIES);
     struct mpp_arena *a = mpp_arena_new();
@@ -566,9 +568,8 @@ int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row)
     int64_t best = 0, *price = mpp_arena_array(a, s->n_rows + 1, int64_t);
     int64_t *best_price = mpp_arena_array(a, s->n_rows + 1, int64_t);
     bool smoothed = false;
-    int32_t *choice = mpp_arena_array(a, s->p->n_nodes, int32_t);
+    int32_t row = 0, *choice = mpp_arena_array(a, s->p->n_nodes, int32_t);
     double unit = s->p->capacity_bytes < INT64_C(1) << 45 ? 0x1p34 : 0x1p24;
-    *out_row = 0;
     s->free_cost = true;
     for (int step = 0; plan && step < MAX_STEPS && !mpp_solver_stopped(s); step++) {
         struct mpp_solver_eval *ev = mpp_solver_eval_new(s, plan, price);
@@ -583,7 +584,7 @@ int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row)
             best = b;
             memcpy(best_price, price, sizeof *price * (size_t)s->n_rows);
             for (int32_t r = 0; r < s->n_rows; r++)
-                *out_row = price[r] > price[*out_row] ? r : *out_row;
+                row = price[r] > price[row] ? r : row;
         }
         bool ok, over = best > s->p->capacity_bytes;
         mpp_solver_offer(s, choice, &ok);
@@ -600,7 +601,10 @@ int64_t mpp_solver_least_peak(struct mpp_solver *s, int32_t *out_row)
     s->free_cost = false;
     if (best > s->p->capacity_bytes)
         s->bound = MPP_SOLVER_INF;
+    if (best > s->least_peak) {
+        s->least_peak = best;
+        s->least_peak_time = s->row_time[row];
+    }
     mpp_solver_plan_free(plan);
     mpp_arena_free(a);
-    return best;
 }
