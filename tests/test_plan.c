@@ -231,7 +231,7 @@ static void edited(struct setup *s, const char *text, const char *from, const ch
     const char *at = strstr(text, from);
     struct mpp_diag *diag = mpp_diag_new(NULL);
     struct mpp_plan *plan;
-    check(at != NULL, "\"%s\" stands in plan.json", from);
+    check(at != NULL, "\"%s\" stands in plan.json", from ? from : "");
     if (!at) {
         mpp_diag_free(diag);
         return;
