@@ -695,6 +695,25 @@ static double number_in(const char *s, bool *out_exact)
     return v;
 }
 
+static int count_presets(const char *models)
+{
+    static const char *const files[] = {"gpt", "bert", "mlp"};
+    int n = 0;
+    for (int i = 0; i < 3; i++) {
+        char path[600];
+        snprintf(path, sizeof path, "%s/%s.xml", models, files[i]);
+        struct run r = read_path(path, NULL);
+        struct mpp_xml *root = NULL;
+        CHECK(mpp_xml_read(r.arena, r.diag, path, &root) == MPP_OK, "%s", path);
+        for (const struct mpp_xml *s = root ? root->first : NULL; s; s = s->next) {
+            for (const struct mpp_xml *c = s->first; c; c = c->next)
+                n += strcmp(c->name, "preset") == 0;
+        }
+        end(&r);
+    }
+    return n;
+}
+
 /* Rows read `| gpt.xml | gpt2 | 124,439,808 | 124,439,808 |`: file, preset, ours, published ("about 13,000,000,000"). */
 static void test_counts(const char *models, const char *table)
 {
@@ -709,6 +728,8 @@ static void test_counts(const char *models, const char *table)
             bars += *ours == '|';
         bool exact;
         double listed = number_in(ours, &exact), published = number_in(strchr(ours, '|') + 1, &exact);
+        if (published == 0) /* our own */
+            published = listed;
         struct mpp_model_options o = {.preset = preset};
         snprintf(path, sizeof path, "%s/%s", models, file);
         struct run r = read_path(path, &o);
@@ -718,7 +739,7 @@ static void test_counts(const char *models, const char *table)
         end(&r);
         rows++;
     }
-    CHECK(rows == 21, "%d rows in %s", rows, table);
+    CHECK(rows == count_presets(models), "%d rows in %s", rows, table);
     if (f)
         fclose(f);
 }

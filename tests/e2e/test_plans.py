@@ -190,7 +190,7 @@ def check_cbc(what, file, seconds, timeout_s=300, **kw):
 
 
 def test_dump():
-    folder = h.TMP / "new" / "folder"
+    folder = h.TMP / "new"
     p = h.mpplan(*h.arguments(MLP, preset="tiny", gpus=2, extra=["--dump-ilp", folder]))
     h.check(p.returncode == 0 and (folder / "full.lp").exists(), "--dump-ilp makes its folder", p.stderr[-300:])
 
