@@ -177,8 +177,9 @@ int64_t mpp_solver_offer(struct mpp_solver *s, const int32_t *choice, bool *out_
 void mpp_solver_price(struct mpp_solver *s);
 /* A lower bound on every choice's peak, each usage at its least, and the row that shows it. */
 int64_t mpp_solver_floor(const struct mpp_solver *s, int32_t *out_row);
-/* Raise s->least_peak; offers the choices on the way and stops at the first that fits. */
-void mpp_solver_least_peak(struct mpp_solver *s);
+/* Raise s->least_peak; offers the choices on the way and stops at the first that fits. Rules out choices that
+ * cannot fit and returns how many went. */
+int32_t mpp_solver_least_peak(struct mpp_solver *s);
 
 /* ceil(sum of price * capacity) in picoseconds, at most INF. */
 int64_t mpp_solver_capacity_value(const struct mpp_solver *s, const int64_t *price);

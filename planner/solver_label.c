@@ -232,7 +232,7 @@ static void put_members(struct labels *l, int32_t node, int32_t cls, int64_t ove
         int32_t id = label_new(l);
         if (id < 0)
             return;
-        l->label[id] = (struct label){cost + nd->cost[k], over + more, -1, -1, node, k};
+        l->label[id] = (struct label){cost + (s->free_cost ? 0 : nd->cost[k]), over + more, -1, -1, node, k};
         for (int32_t u = 0; u < nd->n_usages; u++)
             add_bytes(l, id, s->usage_span[s->usage_first[node] + u], nd->usages[u].bytes[k]);
         cur_put(l, id);

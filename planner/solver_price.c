@@ -10,7 +10,7 @@
 
 #include "planner/solver_internal.h"
 
-enum { BEAM = 48, MIXED = 4, MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, CLOSE_STEPS = 12, MAX_ROUNDS = 10 };
+enum { BEAM = 48, MIXED = 4, MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, CLOSE_STEPS = 12, PEAK_PASSES = 4, MAX_ROUNDS = 10 };
 
 /* Elimination limits, entries: of the whole, and of one restricted to few choices. */
 static const int ROUND_STEPS[] = {1, 4, 8, 16, 32, 90, 90, 90, 90, 90},
@@ -513,9 +513,11 @@ static bool price_round(struct mpp_solver *s, int round, struct pool *pool, stru
     if (s->found && memory)
         pool_add(pool, s, s->best, (double)s->upper);
     ascent(&d, memory ? MEMORY_STEPS[round] : ROUND_STEPS[round]);
+    int32_t gone = 0;
     if (!s->found && memory && !mpp_solver_closed(s) && round == 0)
-        mpp_solver_least_peak(s);
-    int32_t gone = mpp_solver_closed(s) || mpp_solver_stopped(s) ? 0 : tighten(&d);
+        gone = mpp_solver_least_peak(s);
+    if (gone == 0 && !mpp_solver_closed(s) && !mpp_solver_stopped(s))
+        gone = tighten(&d);
     if (gone > 0)
         mpp_solver_dominance(s, memory);
     if (!split && memory && gone == 0 && d.converged && !mpp_solver_closed(s) && !s->tune.no_labels)
@@ -524,7 +526,7 @@ static bool price_round(struct mpp_solver *s, int round, struct pool *pool, stru
     c->n = s->n_rows;
     memcpy(c->price, d.best_price, sizeof *c->price * (size_t)s->n_rows);
     memcpy(c->time, s->row_time, sizeof *c->time * (size_t)s->n_rows);
-    bool go_on = open || (double)s->upper - (double)s->bound < 0.8 * gap || gone > 64 ||
+    bool go_on = (open && round < 2) || (double)s->upper - (double)s->bound < 0.8 * gap || gone > 64 ||
                  (!d.converged && (split || memory));
     mpp_solver_eval_free(d.best_eval);
     mpp_solver_plan_free(d.plan);
@@ -560,18 +562,15 @@ static int64_t peak_bound(const struct mpp_solver *s, const int64_t *price, int6
     return (int64_t)((((__int128)value << MPP_SOLVER_PRICE_BITS) + sum - 1) / sum);
 }
 
-void mpp_solver_least_peak(struct mpp_solver *s)
+/* One ascent to the least peak over what is alive; PRICE gives the best bound. Returns it. */
+static int64_t peak_ascent(struct mpp_solver *s, struct mpp_solver_plan *plan, struct mpp_arena *a, int64_t *best_price)
 {
-    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, PLAN_ENTRIES);
-    struct mpp_arena *a = mpp_arena_new();
     struct pool pool = {.arena = a};
     int64_t best = 0, *price = mpp_arena_array(a, s->n_rows + 1, int64_t);
-    int64_t *best_price = mpp_arena_array(a, s->n_rows + 1, int64_t);
-    bool smoothed = false;
-    int32_t row = 0, *choice = mpp_arena_array(a, s->p->n_nodes, int32_t);
+    int32_t *choice = mpp_arena_array(a, s->p->n_nodes, int32_t);
     double unit = s->p->capacity_bytes < INT64_C(1) << 45 ? 0x1p34 : 0x1p24;
-    s->free_cost = true;
-    for (int step = 0; plan && step < MAX_STEPS && !mpp_solver_stopped(s); step++) {
+    bool smoothed = false;
+    for (int step = 0; step < MAX_STEPS && !mpp_solver_stopped(s); step++) {
         struct mpp_solver_eval *ev = mpp_solver_eval_new(s, plan, price);
         int64_t value = ev->value;
         if (value < MPP_SOLVER_INF)
@@ -583,8 +582,6 @@ void mpp_solver_least_peak(struct mpp_solver *s)
         if (b > best) {
             best = b;
             memcpy(best_price, price, sizeof *price * (size_t)s->n_rows);
-            for (int32_t r = 0; r < s->n_rows; r++)
-                row = price[r] > price[row] ? r : row;
         }
         bool ok, over = best > s->p->capacity_bytes;
         mpp_solver_offer(s, choice, &ok);
@@ -598,13 +595,67 @@ void mpp_solver_least_peak(struct mpp_solver *s)
         for (int32_t r = 0; smoothed && r < s->n_rows; r++)
             price[r] = price[r] / 2 + best_price[r] / 2;
     }
-    s->free_cost = false;
-    if (best > s->p->capacity_bytes)
-        s->bound = MPP_SOLVER_INF;
-    if (best > s->least_peak) {
-        s->least_peak = best;
-        s->least_peak_time = s->row_time[row];
+    return best;
+}
+
+/* Rule out the choices that nothing within capacity can have: at PRICE their bytes are worth more than it.
+ * Returns how many went. */
+static int32_t peak_fix(struct mpp_solver *s, struct mpp_solver_plan *plan, const int64_t *price)
+{
+    struct mpp_solver_eval *ev = mpp_solver_eval_new(s, plan, price);
+    int64_t limit = mpp_solver_capacity_value(s, price) - ev->value;
+    int32_t gone = 0;
+    if (ev->value < MPP_SOLVER_INF && limit >= 0 && !mpp_solver_stopped(s)) {
+        int64_t *class_cost = mpp_arena_array(ev->arena, plan->classes.first[s->p->n_nodes], int64_t);
+        mpp_solver_eval_marginals(s, plan, ev, limit, class_cost, NULL);
+        gone = keep_within(s, plan, ev, class_cost, limit);
+    }
+    mpp_solver_eval_free(ev);
+    return gone;
+}
+
+/* Where little room is left above the least peak, labels soon find what fits, or that nothing does. */
+static void peak_labels(struct mpp_solver *s, const int64_t *price)
+{
+    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, LABEL_ENTRIES);
+    if (plan && plan->n_split == 0) {
+        int64_t bound = s->bound;
+        bool done = mpp_solver_label(s, plan, price, 1, 0, WIDEN_LABELS);
+        s->bound = done && !s->found ? MPP_SOLVER_INF : bound;
+        if (!done && !s->found)
+            mpp_solver_label(s, plan, price, 1, BEAM, WIDEN_LABELS);
+        if (s->bound < MPP_SOLVER_INF)
+            s->bound = bound;
     }
     mpp_solver_plan_free(plan);
-    mpp_arena_free(a);
+}
+
+int32_t mpp_solver_least_peak(struct mpp_solver *s)
+{
+    int32_t gone = 0, now = 1;
+    s->free_cost = true;
+    for (int pass = 0; pass < PEAK_PASSES && now > 0 && !s->found && s->bound < MPP_SOLVER_INF; pass++) {
+        struct mpp_solver_plan *plan = mpp_solver_plan_new(s, PLAN_ENTRIES);
+        struct mpp_arena *a = mpp_arena_new();
+        int64_t *price = mpp_arena_array(a, s->n_rows + 1, int64_t);
+        int64_t best = plan ? peak_ascent(s, plan, a, price) : 0;
+        int32_t row = 0;
+        for (int32_t r = 1; r < s->n_rows; r++)
+            row = price[r] > price[row] ? r : row;
+        if (best > s->least_peak) {
+            s->least_peak = best;
+            s->least_peak_time = s->row_time[row];
+        }
+        if (best > s->p->capacity_bytes)
+            s->bound = MPP_SOLVER_INF;
+        now = best > 0 && !s->found && s->bound < MPP_SOLVER_INF ? peak_fix(s, plan, price) : 0;
+        gone += now;
+        bool last = now == 0 || pass + 1 == PEAK_PASSES;
+        if (best > 0 && last && !s->found && s->bound < MPP_SOLVER_INF && !s->tune.no_labels && !mpp_solver_stopped(s))
+            peak_labels(s, price);
+        mpp_solver_plan_free(plan);
+        mpp_arena_free(a);
+    }
+    s->free_cost = false;
+    return gone;
 }
