@@ -42,16 +42,23 @@ static int counterpart(const struct mpp_group *from, int f, const struct mpp_gro
     return only_factor_like(from->rule, x->size) < 0 ? -1 : only_factor_like(to->rule, x->size);
 }
 
-static bool can_follow(const struct mpp_group *leader, const struct mpp_group *group)
+/* Do the factors of FROM that may be split each have one of TO, which answers to none else? */
+static bool covered(const struct mpp_group *from, const struct mpp_group *to)
 {
-    for (int f = 0; f < group->rule->n_factors; f++) {
-        const struct mpp_factor *x = &group->rule->factor[f];
-        int g = counterpart(group, f, leader);
+    for (int f = 0; f < from->rule->n_factors; f++) {
+        const struct mpp_factor *x = &from->rule->factor[f];
+        int g = counterpart(from, f, to);
         if (x->kind != MPP_FACTOR_WHOLE && x->kind != MPP_FACTOR_NEVER && x->size.size > 1
-            && (g < 0 || counterpart(leader, g, group) != f))
+            && (g < 0 || counterpart(to, g, from) != f))
             return false;
     }
     return true;
+}
+
+/* A sum of gradients belongs to the op that was differentiated last, but not to its splits: it lacks factors. */
+static bool can_follow(const struct mpp_group *leader, const struct mpp_group *group)
+{
+    return covered(group, leader) && covered(leader, group);
 }
 
 static bool is_sum_over_micro_batches(const struct mpp_graph *g, const struct mpp_group *group)
