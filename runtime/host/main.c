@@ -176,9 +176,16 @@ static void on_bus_error(int signal_number)
     _exit(MPP_EXIT_SYSTEM);
 }
 
-static void set_signals(void)
+/* Of many processes that met it, the first speaks, and mpirun ends the others. */
+static void on_bus_error_beside(int signal_number)
 {
-    struct sigaction bus = {.sa_handler = on_bus_error};
+    sleep(4);
+    on_bus_error(signal_number);
+}
+
+static void set_signals(bool first)
+{
+    struct sigaction bus = {.sa_handler = first ? on_bus_error : on_bus_error_beside};
     sigaction(SIGBUS, &bus, NULL);
     signal(SIGXFSZ, SIG_IGN); /* a file past the limit is an error of write */
 }
@@ -199,7 +206,7 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program)
         free(from);
         return MPP_EXIT_OK;
     }
-    set_signals();
+    set_signals(first);
     if (code == MPP_EXIT_OK) {
         code = prepare(&job, &options, from, &note, &error);
         if (note && first)

@@ -98,7 +98,7 @@ static void print_line(struct mpp_progress *p, const struct mpp_step_report *r)
         return;
     p->printed_s = now;
     printf("%sstep %lld/%lld  loss %.6g  %.4g tokens/s%s", p->terminal ? "\r" : "", (long long)r->step,
-           (long long)p->last, r->loss, r->tokens_per_s, p->terminal ? "\033[K" : "\n");
+           (long long)p->last, isnan(r->loss) ? fabs(r->loss) : r->loss, r->tokens_per_s, p->terminal ? "\033[K" : "\n");
     p->on_line = p->terminal;
     fflush(stdout);
 }

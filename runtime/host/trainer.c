@@ -102,7 +102,7 @@ static void begin_step(struct mpp_rank *r, int64_t step)
     const struct mpp_job *job = local_of(r)->job;
     struct mpp_error error;
     r->step = step;
-    r->hyper.lr = (float)mpp_trainer_lr(r->program, job->options->lr, job->options->steps, step);
+    r->hyper.lr = mpp_trainer_lr(r->program, job->options->lr, job->options->steps, step);
     int code = mpp_feed_wait(local_of(r)->feed, step - 1, &error);
     mpp_agree(r, code, &error); /* several ranks may meet the same bad sample: one speaks */
 }
@@ -190,7 +190,7 @@ static void report_step(struct mpp_rank *r, double begun_s)
         .step = r->step,
         .loss = scalar_at(r, p->loss_offset),
         .grad_norm = p->grad_norm_offset >= 0 ? scalar_at(r, p->grad_norm_offset) : (double)NAN,
-        .lr = (double)r->hyper.lr,
+        .lr = r->hyper.lr,
         .step_s = step_s,
         .tokens_per_s = (double)(p->batch * (p->tokens_per_sample > 0 ? p->tokens_per_sample : 1)) / step_s,
     };
