@@ -426,6 +426,14 @@ static void test_notes(void)
     struct mpp_program p = program_for(1, 1);
     char *dir = (char *)(uintptr_t)in_folder("notes");
     expect(RUN(&p, "--data", "synthetic", "--save", dir, "--steps", "1") == 0, "a checkpoint");
+    p.save_keep = 1;
+    expect(RUN(&p, "--data", "synthetic", "--save", dir, "--steps", "5") == 0 &&
+               RUN(&p, "--data", "synthetic", "--save", dir, "--steps", "1") == 0 &&
+               said("err", "holds step-5 of an earlier run"), "an earlier run's later step is told");
+    expect(access(in_folder("notes/step-1"), F_OK) == 0 && access(in_folder("notes/step-5"), F_OK) == 0,
+           "and what was just saved stays");
+    p.save_keep = 0;
+    dir = (char *)(uintptr_t)in_folder("notes/step-1");
     p.batch *= 2;
     expect(RUN(&p, "--data", "synthetic", "--resume", dir, "--steps", "1") == 0 &&
                said("err", "was trained on 6 samples a step, this plan takes 12"), "another batch is told");

@@ -278,9 +278,15 @@ void mpp_checkpoint_discard(struct mpp_rank *r)
     local->unfinished[0] = '\0';
 }
 
-static int remove_old(const char *dir, int64_t keep, struct mpp_error *error)
+int64_t mpp_checkpoint_newest(const char *dir)
 {
-    int64_t below = INT64_MAX;
+    return newest_step(dir, INT64_MAX);
+}
+
+/* Of the steps up to LAST the newest KEEP stay; later ones are another run's. */
+static int remove_old(const char *dir, int64_t last, int64_t keep, struct mpp_error *error)
+{
+    int64_t below = last + 1;
     for (int64_t i = 0;; i++) {
         below = newest_step(dir, below);
         if (below < 0)
@@ -386,7 +392,7 @@ static int publish(struct mpp_rank *r, const char *dir, const char *temporary, c
     if (code == MPP_EXIT_OK)
         code = flush_path(dir, error);
     if (code == MPP_EXIT_OK && r->program->save_keep > 0)
-        code = remove_old(dir, r->program->save_keep, error);
+        code = remove_old(dir, r->step, r->program->save_keep, error);
     return code;
 }
 

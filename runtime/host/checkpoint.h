@@ -28,6 +28,8 @@ int mpp_checkpoint_find(const char *dir, struct mpp_checkpoint *found_out, struc
 /* One rank, before training: make DIR, keep other trainers out of it until the descriptor is closed, and remove
  * what a killed trainer left unfinished there. */
 int mpp_checkpoint_claim(const char *dir, int *lock_out, struct mpp_error *error) MPP_RT_CHECKED;
+/* The highest step of DIR, -1 where there is none. */
+int64_t mpp_checkpoint_newest(const char *dir);
 /* One rank, before training: can a file be written at PATH? */
 int mpp_checkpoint_check_file(const char *path, struct mpp_error *error) MPP_RT_CHECKED;
 /* After a failure: remove what this rank left unfinished (struct mpp_local). */
@@ -35,7 +37,7 @@ void mpp_checkpoint_discard(struct mpp_rank *r);
 
 /* Collective over all ranks; on failure all ranks leave (fail.h). */
 void mpp_checkpoint_load(struct mpp_rank *r, const char *step_dir);
-/* DATA is recorded; the older folders beyond program->save_keep (0: all stay) are removed. */
+/* DATA is recorded; of the steps up to this one the newest program->save_keep (0: all) stay. */
 void mpp_checkpoint_save(struct mpp_rank *r, const char *dir, const char *data);
 /* All tensors of KIND as one file, which appears complete or not at all. Collective. */
 void mpp_checkpoint_write(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *path);

@@ -248,6 +248,10 @@ static int open_outputs(struct mpp_rank *r, struct mpp_error *error)
         code = mpp_checkpoint_claim(o->save, &local->save_lock, error);
     if (code != MPP_EXIT_OK)
         return code;
+    int64_t later = o->save != NULL ? mpp_checkpoint_newest(o->save) : -1;
+    if (later > job->first_step)
+        fprintf(stderr, "note: %s holds step-%lld of an earlier run, which --resume %s would take\n", o->save,
+                (long long)later, o->save);
     /* mpirun shows its processes a terminal of its own, where lines cannot be rewritten */
     bool rewrite = job->local_ranks == r->n_ranks;
     return mpp_progress_open(o->metrics, job->resume != NULL, rewrite, job->first_step, o->steps, &local->progress,
