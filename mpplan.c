@@ -267,6 +267,25 @@ static void print_schema(struct mpp_arena *arena)
     mpp_schema_print(stdout, ops, n);
 }
 
+/* mkdir -p */
+static enum mpp_status make_folders(struct mpp_arena *arena, struct mpp_diag *diag, const char *path)
+{
+    char *part = mpp_arena_strdup(arena, path);
+    for (char *c = part + 1; ; c++) {
+        char end = *c;
+        if (end != '/' && end != '\0')
+            continue;
+        *c = '\0';
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) {
+            mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot make the directory: %s", strerror(errno));
+            return MPP_IO;
+        }
+        *c = end;
+        if (end == '\0')
+            return MPP_OK;
+    }
+}
+
 static enum mpp_status run(struct mpp_arena *arena, struct mpp_diag *diag, struct options *o)
 {
     struct stats stats = {0};
@@ -285,10 +304,8 @@ static enum mpp_status run(struct mpp_arena *arena, struct mpp_diag *diag, struc
     stats.read_s = now_s() - start;
 
     const char *tmp = NULL;
-    if (o->dump_ilp && mkdir(o->dump_ilp, 0777) != 0 && errno != EEXIST) {
-        mpp_diag_error(diag, (struct mpp_loc){o->dump_ilp, 0}, "cannot make the directory: %s", strerror(errno));
-        return MPP_IO;
-    }
+    if (o->dump_ilp)
+        MPP_TRY(make_folders(arena, diag, o->dump_ilp));
     if (o->out)
         MPP_TRY(mpp_outdir_begin(arena, diag, o->out, &tmp));
     struct mpp_plan *plan;
