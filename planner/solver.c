@@ -293,6 +293,7 @@ int64_t mpp_solver_offer(struct mpp_solver *s, const int32_t *choice, bool *out_
     bool fits = peak <= s->p->capacity_bytes;
     if (out_fits)
         *out_fits = fits;
+    s->fits |= fits && cost < MPP_SOLVER_INF;
     if (fits && cost < s->upper) {
         s->upper = cost;
         s->found = true;
@@ -409,6 +410,9 @@ static void finish(struct mpp_solver *s, int32_t *out_choice, struct mpp_solver_
         info->gap = span / (info->objective > 1 ? (double)info->objective : 1);
         info->status = span <= s->set.gap * (double)info->objective ? MPP_SOLVER_OPTIMAL : MPP_SOLVER_FEASIBLE;
     } else {
+        /* what costs too much was ruled out: that nothing is left is no proof about memory */
+        if (s->set.upper_bound > 0 && s->bound >= MPP_SOLVER_INF && s->least_peak <= s->p->capacity_bytes)
+            s->bound = s->set.upper_bound;
         info->bound = s->bound;
         info->least_peak_bytes = s->least_peak;
         info->least_peak_time = s->least_peak_time;
@@ -423,7 +427,7 @@ enum mpp_status mpp_solver_solve(struct mpp_solver *s, int32_t *out_choice, stru
     *info = (struct mpp_solver_info){.glpk_status = "not needed"};
     s->best = mpp_arena_array(s->arena, s->p->n_nodes, int32_t);
     s->upper = s->set.upper_bound > 0 && s->set.upper_bound < MPP_SOLVER_INF ? s->set.upper_bound : MPP_SOLVER_INF;
-    s->found = false;
+    s->found = s->fits = false;
     s->bound = 0;
     s->least_peak = 0;
     s->least_peak_time = 0;

@@ -57,7 +57,7 @@ struct mpp_solver {
     bool free_cost;                          /* eliminate as if costs were 0: the least memory */
     int64_t work;
     int32_t *best;                           /* [n_nodes] the best choice so far */
-    bool found;                              /* there is one */
+    bool found, fits;                        /* there is one; something fits, whatever it costs */
     int64_t least_peak;                      /* no choice's peak is lower; 0: not known */
     int32_t least_peak_time;
     int64_t upper, bound;                    /* its cost, or what is to be undercut; no choice costs less */

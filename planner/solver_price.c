@@ -586,7 +586,7 @@ static int64_t peak_ascent(struct mpp_solver *s, struct mpp_solver_plan *plan, s
         bool ok, over = best > s->p->capacity_bytes;
         mpp_solver_offer(s, choice, &ok);
         bool fresh = pool_add(&pool, s, choice, 0);
-        if ((ok && s->found) || (over && (step >= CLOSE_STEPS || s->set.upper_bound > 0)) || (!fresh && !smoothed))
+        if ((ok && s->fits) || (over && (step >= CLOSE_STEPS || s->set.upper_bound > 0)) || (!fresh && !smoothed))
             break;
         double mix = master_prices(s, &pool, 0, true, unit, price);
         if ((double)best > mix - 0.5 || (over && (double)best > mix * CLOSE_PEAK))
@@ -621,11 +621,12 @@ static void peak_labels(struct mpp_solver *s, const int64_t *price)
     if (plan && plan->n_split == 0) {
         int64_t bound = s->bound;
         bool done = mpp_solver_label(s, plan, price, 1, 0, WIDEN_LABELS);
-        s->bound = done && !s->found ? MPP_SOLVER_INF : bound;
-        if (!done && !s->found)
+        if (!done && !s->fits)
             mpp_solver_label(s, plan, price, 1, BEAM, WIDEN_LABELS);
-        if (s->bound < MPP_SOLVER_INF)
-            s->bound = bound;
+        bool none = done && !s->fits;
+        s->bound = none ? MPP_SOLVER_INF : bound;
+        if (none && s->least_peak <= s->p->capacity_bytes)
+            s->least_peak = s->p->capacity_bytes + 1;
     }
     mpp_solver_plan_free(plan);
 }
@@ -634,7 +635,7 @@ int32_t mpp_solver_least_peak(struct mpp_solver *s)
 {
     int32_t gone = 0, now = 1;
     s->free_cost = true;
-    for (int pass = 0; pass < PEAK_PASSES && now > 0 && !s->found && s->bound < MPP_SOLVER_INF; pass++) {
+    for (int pass = 0; pass < PEAK_PASSES && now > 0 && !s->fits && s->bound < MPP_SOLVER_INF; pass++) {
         struct mpp_solver_plan *plan = mpp_solver_plan_new(s, PLAN_ENTRIES);
         struct mpp_arena *a = mpp_arena_new();
         int64_t *price = mpp_arena_array(a, s->n_rows + 1, int64_t);
@@ -648,10 +649,10 @@ int32_t mpp_solver_least_peak(struct mpp_solver *s)
         }
         if (best > s->p->capacity_bytes)
             s->bound = MPP_SOLVER_INF;
-        now = best > 0 && !s->found && s->bound < MPP_SOLVER_INF ? peak_fix(s, plan, price) : 0;
+        now = best > 0 && !s->fits && s->bound < MPP_SOLVER_INF ? peak_fix(s, plan, price) : 0;
         gone += now;
         bool last = now == 0 || pass + 1 == PEAK_PASSES;
-        if (best > 0 && last && !s->found && s->bound < MPP_SOLVER_INF && !s->tune.no_labels && !mpp_solver_stopped(s))
+        if (best > 0 && last && !s->fits && s->bound < MPP_SOLVER_INF && !s->tune.no_labels && !mpp_solver_stopped(s))
             peak_labels(s, price);
         mpp_solver_plan_free(plan);
         mpp_arena_free(a);

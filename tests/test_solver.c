@@ -243,6 +243,30 @@ static bool is_optimal(const struct mpp_solver_problem *p, const struct mpp_solv
            peak == info->peak_bytes && peak <= p->capacity_bytes;
 }
 
+/* With what is to be undercut given: found where something is cheaper, else proven that nothing is. And quick:
+ * a bound, and an answer only where it is proven. */
+static bool is_bounded(const struct mpp_solver_problem *p, const struct truth *t, int64_t upper, bool quick)
+{
+    struct mpp_solver_settings set = mpp_solver_defaults();
+    struct mpp_solver_info info;
+    struct mpp_solver *s;
+    int32_t choice[32];
+    set.upper_bound = upper;
+    set.quick = quick;
+    if (mpp_solver_setup(p, &set, &s) != MPP_OK)
+        return false;
+    enum mpp_status st = mpp_solver_solve(s, choice, &info);
+    mpp_solver_free(s);
+    bool none = t->best == MPP_SOLVER_FORBIDDEN;
+    if (st == MPP_OK)
+        return !none && info.bound <= t->best && info.objective >= t->best && (upper == 0 || info.objective < upper) &&
+               (info.objective == t->best || quick);
+    if (st == MPP_INFEASIBLE)
+        return none;
+    return info.status == MPP_SOLVER_NO_ANSWER && (none || info.bound <= t->best) &&
+           (quick || (upper > 0 && info.bound >= upper));
+}
+
 static void random_one(int seed, int *n_memory, int *n_infeasible)
 {
     static const struct {
@@ -280,6 +304,11 @@ static void random_one(int seed, int *n_memory, int *n_infeasible)
                    (int)info.status, info.objective, info.bound, t.best, t.least_peak, info.least_peak_bytes,
                    p->capacity_bytes, info.glpk_status);
     }
+    bool some = t.best < MPP_SOLVER_FORBIDDEN;
+    check(is_bounded(p, &t, some ? t.best + 1 : 50, false), "just above the optimum", seed);
+    check(is_bounded(p, &t, some && t.best > 0 ? t.best : 1, false), "nothing below the optimum", seed);
+    check(is_bounded(p, &t, some ? t.best + 60 : 1000, false), "an upper bound", seed);
+    check(is_bounded(p, &t, 0, true), "quick", seed);
     mpp_arena_free(a);
 }
 
