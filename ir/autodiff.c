@@ -207,6 +207,10 @@ static enum mpp_status run(struct walk *w)
 
 enum mpp_status mpp_pass_autodiff(struct mpp_pass_ctx *ctx, struct mpp_graph *g)
 {
+    if (g->loss < 0 || g->tensors[g->loss].op < 0) {
+        mpp_diag_error(ctx->diag, (struct mpp_loc){0}, "the graph has no op that makes a loss");
+        return MPP_INVALID;
+    }
     struct mpp_arena *scratch = mpp_arena_new();
     struct walk w = {
         .g = g, .diag = ctx->diag, .arena = scratch, .n_ops = g->n_ops,

@@ -27,14 +27,18 @@ void mpp_build_error(struct mpp_builder *b, const char *fmt, ...)
         mpp_diag_note(b->diag, "%s", item->path);
 }
 
-static bool too_large(const struct mpp_size *dims, int n)
+/* Count a tensor of DIMS; false where the model would grow beyond what sums of sizes can hold. */
+static bool count_elements(struct mpp_builder *b, const struct mpp_size *dims, int n)
 {
     int64_t count = 1;
     for (int d = 0; d < n; d++) {
-        if (__builtin_mul_overflow(count, dims[d].size, &count) || count > MPP_BUILD_MAX_ELEMENTS)
-            return true;
+        if (__builtin_mul_overflow(count, dims[d].size, &count))
+            return false;
     }
-    return false;
+    if (count > MPP_BUILD_MAX_ELEMENTS - b->elements)
+        return false;
+    b->elements += count;
+    return true;
 }
 
 /* ---- ops ---- */
@@ -44,21 +48,12 @@ static const char *item_name(struct mpp_builder *b, const char *suffix)
     return suffix ? mpp_arena_printf(b->arena, "%s.%s", b->item->name, suffix) : b->item->name;
 }
 
-/* NAME, or NAME_2, ... so that no tensor has it yet. */
-static const char *unique_name(struct mpp_builder *b, const char *name)
-{
-    const char *unique = name;
-    for (int k = 2; !mpp_names_put(b->taken, unique, 0); k++)
-        unique = mpp_arena_printf(b->arena, "%s_%d", name, k);
-    return unique;
-}
-
 static mpp_id append(struct mpp_builder *b, int kind, const char *suffix, int n_in, const mpp_id *in,
                      struct mpp_attrs attrs, const char *const *out_names)
 {
     const struct mpp_item *item = b->item;
     struct mpp_gop proto = {
-        .name = item_name(b, suffix),
+        .name = suffix ? mpp_names_take(b->taken_ops, item_name(b, suffix), 0) : item->name,
         .scope = item->scope ? item->scope : "",
         .loc = item->loc,
         .path = item->path,
@@ -72,8 +67,8 @@ static mpp_id append(struct mpp_builder *b, int kind, const char *suffix, int n_
     mpp_id op = mpp_graph_add_op(b->g, b->diag, kind, &proto, n_in, in, attrs, out_names);
     for (int k = 0; op >= 0 && k < b->g->ops[op].n_out; k++) {
         const struct mpp_gtensor *t = &b->g->tensors[b->g->ops[op].out[k]];
-        if (too_large(t->dims, t->n_dims)) {
-            mpp_build_error(b, "the result %s has too many elements", mpp_dims_text(b->arena, t));
+        if (!count_elements(b, t->dims, t->n_dims)) {
+            mpp_build_error(b, "the result %s brings the model over 2^56 elements", mpp_dims_text(b->arena, t));
             return -1;
         }
     }
@@ -94,7 +89,7 @@ mpp_id mpp_build_op(struct mpp_builder *b, int kind, const char *suffix, const c
 {
     if (failed_input(n_in, in))
         return FAILED;
-    const char *names[MPP_BUILD_MAX_IO] = {unique_name(b, item_name(b, out))};
+    const char *names[MPP_BUILD_MAX_IO] = {mpp_names_take(b->taken, item_name(b, out), 0)};
     mpp_id op = append(b, kind, suffix, n_in, in, attrs, names);
     return op < 0 ? FAILED : b->g->ops[op].out[0];
 }
@@ -103,7 +98,7 @@ static const char *final_name(struct mpp_builder *b, int k)
 {
     if (k < b->item->n_out && b->item->out[k])
         return b->item->out[k];
-    return k == 0 ? b->item->name : unique_name(b, mpp_arena_printf(b->arena, "%s:%d", b->item->name, k));
+    return k == 0 ? b->item->name : mpp_names_take(b->taken, mpp_arena_printf(b->arena, "%s:%d", b->item->name, k), 0);
 }
 
 mpp_id mpp_build_final(struct mpp_builder *b, int kind, const char *suffix, int n_in, const mpp_id *in,
@@ -113,7 +108,7 @@ mpp_id mpp_build_final(struct mpp_builder *b, int kind, const char *suffix, int 
         return FAILED;
     const char *names[MPP_BUILD_MAX_IO] = {final_name(b, 0)};
     for (int k = 0; extra && extra[k]; k++)
-        names[k + 1] = unique_name(b, item_name(b, extra[k]));
+        names[k + 1] = mpp_names_take(b->taken, item_name(b, extra[k]), 0);
     mpp_id id = append(b, kind, suffix, n_in, in, attrs, names);
     return id < 0 ? FAILED : b->g->ops[id].out[0];
 }
@@ -226,9 +221,9 @@ mpp_id mpp_build_param(struct mpp_builder *b, const struct mpp_param_spec *spec)
             return FAILED;
         }
     }
-    const char *tensor = spec->suffix ? unique_name(b, name) : final_name(b, 0);
-    if (too_large(spec->dims, spec->n_dims)) {
-        mpp_build_error(b, "parameter \"%s\" has too many elements", name);
+    const char *tensor = spec->suffix ? mpp_names_take(b->taken, name, 0) : final_name(b, 0);
+    if (!count_elements(b, spec->dims, spec->n_dims)) {
+        mpp_build_error(b, "parameter \"%s\" brings the model over 2^56 elements", name);
         return FAILED;
     }
     mpp_id id = mpp_graph_add_tensor(b->g, tensor, MPP_F32, spec->n_dims, spec->dims);
@@ -239,6 +234,7 @@ mpp_id mpp_build_param(struct mpp_builder *b, const struct mpp_param_spec *spec)
     t->repeat = b->item->repeat;
     t->index = b->item->index;
     mpp_names_put(b->params, name, id);
+    mpp_names_put(b->g->tensor_names, name, id); /* files know it by this name, so no state may have it */
     return id;
 }
 
@@ -263,7 +259,7 @@ static void add_inputs(struct mpp_builder *b)
 {
     for (int i = 0; i < b->model->n_inputs; i++) {
         const struct mpp_model_input *in = &b->model->inputs[i];
-        if (in->n_dims > MPP_GRAPH_MAX_DIMS || too_large(in->dims, in->n_dims)) {
+        if (in->n_dims > MPP_GRAPH_MAX_DIMS || !count_elements(b, in->dims, in->n_dims)) {
             mpp_diag_error(b->diag, in->loc, "input \"%s\" has too many %s", in->name,
                            in->n_dims > MPP_GRAPH_MAX_DIMS ? "dimensions" : "elements");
             mpp_names_put(b->values, in->name, FAILED);
@@ -281,6 +277,7 @@ static void add_inputs(struct mpp_builder *b)
     for (int i = 0; i < b->model->n_items; i++) {
         const struct mpp_item *item = &b->model->items[i];
         mpp_names_put(b->taken, item->name, 0);
+        mpp_names_put(b->taken_ops, item->name, 0);
         for (int k = 0; k < item->n_out; k++) {
             if (item->out[k])
                 mpp_names_put(b->taken, item->out[k], 0);
@@ -387,19 +384,39 @@ static void build_item(struct mpp_builder *b)
         mpp_names_put(b->values, item->name, ok ? out[0] : (mpp_id)FAILED);
 }
 
+/* A loss that is no sum over samples: the file may not ask for micro-batches, the planner gets none. */
+static void keep_batch_whole(struct mpp_builder *b)
+{
+    struct mpp_model *model = mpp_arena_memdup(b->arena, b->model, sizeof *b->model);
+    struct mpp_training *training = &model->training;
+    if (training->micro > 0 && training->micro != model->batch)
+        mpp_diag_error(b->diag, training->loc,
+                       "micro=\"%lld\", but the loss \"%s\" is no sum of terms of one sample each, so micro-batches don't "
+                       "add up to it; leave micro out",
+                       (long long)training->micro, training->loss);
+    training->micro = model->batch;
+    b->g->whole_batch = true;
+    b->g->model = model;
+}
+
 static void set_loss(struct mpp_builder *b)
 {
     const struct mpp_training *training = &b->model->training;
-    if (!training->loss)
-        return;
-    mpp_id id = mpp_names_get(b->values, training->loss, UNKNOWN);
-    if (id == UNKNOWN) {
-        mpp_diag_error(b->diag, training->loc, "no value \"%s\" to train", training->loss);
-    } else if (id >= 0 && (b->g->tensors[id].n_dims > 0 || b->g->tensors[id].dtype != MPP_F32)) {
-        mpp_diag_error(b->diag, training->loc, "the loss \"%s\" must be one f32 number, not %s", training->loss,
+    const char *loss = training->loss;
+    mpp_id id = loss ? mpp_names_get(b->values, loss, UNKNOWN) : FAILED;
+    bool any = false;
+    for (mpp_id t = 0; t < b->g->n_tensors; t++)
+        any = any || b->g->tensors[t].role == MPP_ROLE_PARAM;
+    if (id == UNKNOWN)
+        mpp_diag_error(b->diag, training->loc, "no value \"%s\" to train", loss);
+    else if (id >= 0 && (b->g->tensors[id].n_dims > 0 || b->g->tensors[id].dtype != MPP_F32))
+        mpp_diag_error(b->diag, training->loc, "the loss \"%s\" must be one f32 number, not %s; reduce it first", loss,
                        mpp_dims_text(b->arena, &b->g->tensors[id]));
-    }
-    b->g->loss = id;
+    else if (id >= 0 && !any && mpp_diag_errors(b->diag) == 0)
+        mpp_diag_error(b->diag, training->loc, "the model has no parameter, so there is nothing to train");
+    else if (id >= 0 && any && !mpp_graph_is_additive(b->g, id))
+        keep_batch_whole(b);
+    b->g->loss = id < 0 ? -1 : id;
 }
 
 enum mpp_status mpp_graph_build(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_model *model,
@@ -411,6 +428,7 @@ enum mpp_status mpp_graph_build(struct mpp_arena *arena, struct mpp_diag *diag, 
     b.values = mpp_names_new(arena);
     b.params = mpp_names_new(arena);
     b.taken = mpp_names_new(arena);
+    b.taken_ops = mpp_names_new(arena);
     b.faulty = mpp_names_new(arena);
     add_inputs(&b);
     for (int i = 0; i < model->n_items; i++) {

@@ -15,7 +15,7 @@
 #include "ir/shape.h"
 
 enum { MPP_BUILD_MAX_IO = 64 };
-#define MPP_BUILD_MAX_ELEMENTS ((int64_t)1 << 56) /* of a tensor: bytes and sums stay far from overflow */
+#define MPP_BUILD_MAX_ELEMENTS ((int64_t)1 << 56) /* of all tensors: bytes and sums stay far from overflow */
 enum { MPP_BUILD_FAILED = -2 };  /* in place of a tensor: reported before, say no more */
 
 struct mpp_builder {
@@ -26,9 +26,11 @@ struct mpp_builder {
     struct mpp_names *values;     /* value name of the file -> tensor, or FAILED */
     struct mpp_names *params;     /* published name -> PARAM tensor */
     struct mpp_names *taken;      /* names of tensors, and of all values to come */
+    struct mpp_names *taken_ops;  /* names of ops, and of all items to come */
     struct mpp_names *faulty;     /* elements of the file that were reported: not again for each repetition */
     const struct mpp_item *item;
     enum mpp_phase phase;         /* of the ops appended now */
+    int64_t elements;             /* of all tensors so far */
     int64_t streams;              /* random streams handed out */
 };
 

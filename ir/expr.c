@@ -402,7 +402,7 @@ static struct mpp_value rounded(struct parser *p, const struct mpp_value *a, dou
 {
     if (a->type == MPP_VALUE_INT)
         return *a;
-    if (fabs(f) >= 9e18) {
+    if (!(fabs(f) < 9e18)) { /* too large, or not a number */
         if (!p->dead)
             fault(p, "%g is too large for a whole number", f);
         return of_int(0);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ir/graph_edit.h"
+#include "ir/names.h"
 #include "ir/op.h"
 #include "ir/shape.h"
 
@@ -50,6 +51,8 @@ struct mpp_graph *mpp_graph_new(struct mpp_arena *arena, const struct mpp_model 
     g->model = model;
     g->global_batch = g->batch = global_batch;
     g->loss = g->loss_total = g->grad_norm = -1;
+    g->tensor_names = mpp_names_new(arena);
+    g->op_names = mpp_names_new(arena);
     return g;
 }
 
@@ -59,7 +62,7 @@ mpp_id mpp_graph_add_tensor(struct mpp_graph *g, const char *name, enum mpp_dtyp
     assert(n_dims <= MPP_GRAPH_MAX_DIMS);
     g->tensors = mpp_arena_grow(g->arena, g->tensors, &g->cap_tensors, (size_t)g->n_tensors + 1, sizeof *g->tensors);
     struct mpp_gtensor *t = &g->tensors[g->n_tensors];
-    *t = (struct mpp_gtensor){.name = mpp_arena_strdup(g->arena, name), .dtype = dtype, .n_dims = n_dims};
+    *t = (struct mpp_gtensor){.name = mpp_names_take(g->tensor_names, mpp_arena_strdup(g->arena, name), g->n_tensors), .dtype = dtype, .n_dims = n_dims};
     t->op = t->updates = t->param = t->repeat = t->index = -1;
     for (int d = 0; d < n_dims; d++)
         t->dims[d] = dims[d];
@@ -90,6 +93,8 @@ mpp_id mpp_graph_add_op(struct mpp_graph *g, struct mpp_diag *diag, int kind, co
     op.n_in = n_in;
     op.in = mpp_arena_memdup(g->arena, in, (size_t)n_in * sizeof *in);
     op.attrs = attrs;
+    if (op.phase <= MPP_PHASE_FORWARD) /* backward ops refer to them */
+        op.name = mpp_names_take(g->op_names, op.name, g->n_ops);
     struct mpp_rule *rule;
     enum mpp_dtype dtype[MAX_OUTPUTS];
     if (mpp_graph_infer(g, diag, &op, &rule, dtype) != MPP_OK)

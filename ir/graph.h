@@ -67,6 +67,7 @@ struct mpp_gtensor {
 };
 
 struct mpp_rule;                  /* rule.h */
+struct mpp_names;                 /* names.h */
 
 struct mpp_gop {
     int kind;                     /* enum mpp_op_kind (op.h) */
@@ -110,6 +111,8 @@ struct mpp_graph {
     mpp_id loss_total;            /* ACCUM of it; -1 before autodiff */
     mpp_id grad_norm;             /* scalar in the update; -1 */
     int64_t tokens_per_sample;    /* elements per sample of the first input */
+    bool whole_batch;             /* the loss is no sum over samples: a step must be one micro-batch (ir/additive.c) */
+    struct mpp_names *tensor_names, *op_names; /* taken: of all tensors; of the ops up to the forward phase */
 };
 
 /* Build the forward graph of MODEL in ARENA, with shapes, rules and parameters. Reports every fault. */
@@ -122,13 +125,15 @@ int64_t mpp_graph_param_count(const struct mpp_graph *g);
 /* Instantiate a micro-batch of BATCH samples: rewrites the sizes of all tensors and rule factors that depend on it. */
 void mpp_graph_set_batch(struct mpp_graph *g, int64_t batch);
 
-/* Append a tensor of role VALUE; dims are copied. Returns its id. (Invalidates pointers into g->tensors.) */
+/* Append a tensor of role VALUE; dims are copied. Where NAME is taken it is called NAME_2, NAME_3, ... Returns its id.
+ * (Invalidates pointers into g->tensors.) */
 mpp_id mpp_graph_add_tensor(struct mpp_graph *g, const char *name, enum mpp_dtype dtype, int n_dims,
                             const struct mpp_size *dims);
 
 /* Append an op of KIND with inputs IN and attributes, infer its rule and output shapes, make its output
  * tensors (named NAME, or NAME:k for k > 0 when OUT_NAMES is NULL). PROTO gives name, scope, loc, path, phase,
- * repeat, index, forward. Conflicts are reported to DIAG; then -1 is returned. */
+ * repeat, index, forward; up to the forward phase a name that is taken is numbered. Conflicts are reported to DIAG;
+ * then -1 is returned. */
 mpp_id mpp_graph_add_op(struct mpp_graph *g, struct mpp_diag *diag, int kind, const struct mpp_gop *proto, int n_in,
                         const mpp_id *in, struct mpp_attrs attrs, const char *const *out_names);
 

@@ -22,6 +22,10 @@ void mpp_graph_order_phases(struct mpp_graph *g);
 enum mpp_status mpp_graph_infer(struct mpp_graph *g, struct mpp_diag *diag, const struct mpp_gop *op,
                                 struct mpp_rule **out_rule, enum mpp_dtype *out_dtype) MPP_CHECKED;
 
+/* Is the scalar VALUE of the forward graph a sum of terms that depend on one sample each, so that the gradients of
+ * micro-batches add up to that of the batch? (ir/additive.c; errs towards no.) */
+bool mpp_graph_is_additive(const struct mpp_graph *g, mpp_id value);
+
 /* The extent at batch B. */
 struct mpp_size mpp_size_at(struct mpp_size s, int64_t batch);
 

@@ -170,9 +170,13 @@ enum mpp_status mpp_layer_transpose(struct mpp_builder *b, const struct mpp_attr
     const struct mpp_attr *perm = mpp_attrs_find(attrs, "perm");
     int n = mpp_build_tensor(b, in[0])->n_dims;
     int64_t list[MPP_GRAPH_MAX_DIMS];
-    for (int d = 0; d < perm->n && d < n; d++)
+    if (perm->n != n) {
+        mpp_build_error(b, "perm lists %d of %d dimensions", perm->n, n);
+        return MPP_INVALID;
+    }
+    for (int d = 0; d < n; d++)
         list[d] = perm->ints[d] < 0 ? perm->ints[d] + n : perm->ints[d];
-    struct mpp_attrs a = MPP_ATTRS(b->arena, mpp_attr_ints("perm", perm->n < n ? perm->n : n, list));
+    struct mpp_attrs a = MPP_ATTRS(b->arena, mpp_attr_ints("perm", n, list));
     return mpp_build_all(b, MPP_OP_TRANSPOSE, n_in, in, a, out_n, out);
 }
 

@@ -58,6 +58,14 @@ bool mpp_names_put(struct mpp_names *names, const char *name, mpp_id id)
     return true;
 }
 
+const char *mpp_names_take(struct mpp_names *names, const char *name, mpp_id id)
+{
+    const char *unique = name;
+    for (int k = 2; !mpp_names_put(names, unique, id); k++)
+        unique = mpp_arena_printf(names->arena, "%s_%d", name, k);
+    return unique;
+}
+
 mpp_id mpp_names_get(const struct mpp_names *names, const char *name, mpp_id fallback)
 {
     const struct entry *e = find(names, name);

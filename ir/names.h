@@ -13,6 +13,8 @@ struct mpp_names;
 struct mpp_names *mpp_names_new(struct mpp_arena *arena);
 /* NAME is kept, not copied. */
 bool mpp_names_put(struct mpp_names *names, const char *name, mpp_id id);
+/* Put NAME, or NAME_2, NAME_3, ... where that is taken; returns what was put. */
+const char *mpp_names_take(struct mpp_names *names, const char *name, mpp_id id);
 mpp_id mpp_names_get(const struct mpp_names *names, const char *name, mpp_id fallback);
 
 #endif

@@ -294,7 +294,7 @@ static void parse_tensor(struct parser *ps, enum mpp_role role)
     if (ps->failed)
         return;
     mpp_id id = mpp_graph_add_tensor(ps->g, tensor, dtype, n, dims);
-    if (!mpp_names_put(ps->tensors, ps->g->tensors[id].name, id))
+    if (!mpp_names_put(ps->tensors, tensor, id))
         fail(ps, "two tensors are called \"%s\"", tensor);
     struct mpp_gtensor *t = &ps->g->tensors[id];
     ps->param = mpp_arena_grow(ps->arena, ps->param, &ps->cap_param, (size_t)id + 1, sizeof *ps->param);
@@ -467,6 +467,8 @@ static void parse_op(struct parser *ps)
     bind_outputs(ps, &op, dtype);
     if (op.phase <= MPP_PHASE_FORWARD && !mpp_names_put(ps->ops, op.name, g->n_ops))
         fail(ps, "two ops are called \"%s\"", op.name);
+    if (op.phase <= MPP_PHASE_FORWARD)
+        mpp_names_put(ps->g->op_names, op.name, ps->g->n_ops);
     g->ops = mpp_arena_grow(g->arena, g->ops, &g->cap_ops, (size_t)g->n_ops + 1, sizeof *g->ops);
     g->ops[g->n_ops++] = op;
     if (g->n_groups > 0)

@@ -135,6 +135,7 @@ static void test_expressions(void)
         {"7 / 2", "3.5", NULL},             {"7 % 4", "3", NULL},
         {"hidden % heads == 0", "true", NULL}, {"1 < 2 && 2 < 1", "false", NULL},
         {"1 < 2 || 1 / 0 == 1", "true", NULL}, {"!moe", "false", NULL},
+        {"false ? floor(sqrt(-1)) : 4", "4", NULL}, {"true || round(log(-2)) > 0", "true", NULL},
         {"moe ? 1 : 2", "1", NULL},         {"false ? 1/0 : moe ? 5 : 6", "5", NULL},
         {"sqrt(2 * 8)", "4", NULL},         {"min(3, hidden)", "3", NULL},
         {"max(3.5, 2)", "3.5", NULL},       {"log2(1024)", "10", NULL},

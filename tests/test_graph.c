@@ -1,6 +1,7 @@
 /* test_graph.c - index rules, shape inference and its messages, shardings, the builder, fusion, the printed form.
  *
  *     test_graph [folder of the project] */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -564,14 +565,15 @@ static void test_parse_mutations(void)
 
 /* ---- the builder's messages ---- */
 
-/* A model around GRAPH; returns the messages of building it ("" when it builds). */
-static const char *built(struct mpp_arena *arena, const char *graph, bool passes)
+/* A model around GRAPH, read and built; PATH [40] gets the file's name; the caller removes it. */
+static struct loaded load_around(const char *graph, bool passes, char *path)
 {
-    char path[] = "/tmp/mpp_test_graph_XXXXXX";
+    strcpy(path, "/tmp/mpp_test_graph_XXXXXX");
     int fd = mkstemp(path);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+    CHECK(f, "no temporary file");
     if (!f)
-        return "no temporary file";
+        exit(1);
     fprintf(f,
             "<model name=\"t\" version=\"1\">\n<params><dim name=\"batch\" value=\"8\" role=\"batch\"/><dim name=\"seq\" "
             "value=\"6\"/><dim name=\"hidden\" value=\"12\"/><dim name=\"heads\" value=\"3\"/></params>\n"
@@ -581,12 +583,31 @@ static const char *built(struct mpp_arena *arena, const char *graph, bool passes
             "<optimizer type=\"adamw\" lr=\"1e-3\"/></training>\n</model>\n", graph,
             strstr(graph, "\"loss\"") ? "" : "<MeanSquaredErrorLoss name=\"loss\" in=\"x x\"/>");
     fclose(f);
-    struct loaded l = load(path, NULL, NULL, passes);
+    return load(path, NULL, NULL, passes);
+}
+
+/* Its messages ("" when it builds). */
+static const char *built(struct mpp_arena *arena, const char *graph, bool passes)
+{
+    char path[40];
+    struct loaded l = load_around(graph, passes, path);
     const char *text = mpp_arena_strdup(arena, mpp_diag_text(l.diag));
     const char *first = strstr(text, "error: ");
     unlink(path);
     unload(&l);
     return first ? first : text;
+}
+
+/* Samples per micro-batch that the built model asks for (0: any). */
+static int64_t built_micro(const char *graph, bool *out_whole)
+{
+    char path[40];
+    struct loaded l = load_around(graph, false, path);
+    int64_t micro = l.g && l.g->model ? l.g->model->training.micro : -1;
+    *out_whole = l.g && l.g->whole_batch;
+    unlink(path);
+    unload(&l);
+    return micro;
 }
 
 static void test_builder(void)
@@ -612,6 +633,10 @@ static void test_builder(void)
         {"<Dropout in=\"x\" ratio=\"1\"/>", "it must be at least 0 and below 1"},
         {"<Linear name=\"a\" in=\"x\" units=\"4\" contract=\"5\"/>", "contract=\"5\", but x is x"},
         {"<Softmax in=\"x\" axis=\"3\"/>", "axis 3 is outside the 3 dimensions"},
+        {"<Transpose in=\"x\" perm=\"2, 1, 0, 3\"/>", "perm lists 4 of 3 dimensions"},
+        {"<Relu name=\"r\" in=\"x\"/>", "the model has no parameter, so there is nothing to train"},
+        {"<repeat name=\"r\" count=\"200\"><Parameter name=\"p\" shape=\"heads, pow(2, 27), pow(2, 27)\"/></repeat>",
+         "parameter \"r.1.p\" brings the model over 2^56 elements"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *text = built(arena, cases[i].graph, false);
@@ -633,6 +658,54 @@ static void test_builder(void)
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
         expect(built(arena, good[i], true), "");
+    mpp_arena_free(arena);
+}
+
+/* Names that the compiler gives to what it adds (a bias's op, gradients, state, reports) may be taken by the file. */
+static void test_clashing_names(void)
+{
+    struct mpp_arena *arena = mpp_arena_new();
+    expect(built(arena,
+                 "<Linear name=\"a\" in=\"x\" units=\"hidden\"/><Identity name=\"a.product\"/><Identity name=\"a.bias\"/>"
+                 "<Linear name=\"m.a\" units=\"hidden\"/><Identity name=\"v.a.weight\"/><Identity name=\"a.weight.grad\"/>"
+                 "<Identity name=\"a.grad_x\"/><Identity name=\"grad_norm\"/><Identity name=\"grad_square_sum\"/>"
+                 "<Identity name=\"loss.total\"/><Identity name=\"loss.grad\"/><Identity name=\"report.loss\"/>"
+                 "<MeanSquaredErrorLoss name=\"loss\" in=\"report.loss x\"/>", true), "");
+    mpp_arena_free(arena);
+}
+
+/* Micro-batches are left to the planner only where their losses add up to the batch's. */
+static void test_additive_losses(void)
+{
+    static const struct {
+        const char *graph;
+        bool additive;
+    } cases[] = {
+        {"<MeanSquaredErrorLoss name=\"loss\" in=\"w x\"/>", true},
+        {"<MeanSquaredErrorLoss in=\"w x\" reduction=\"sum\"/><Scale value=\"0.5\"/><Neg name=\"loss\"/>", true},
+        {"<Softmax in=\"w\" axis=\"1\"/><ReduceMax axes=\"1,2\" keepdims=\"false\"/><ReduceMean name=\"loss\" keepdims=\"false\"/>", true},
+        {"<Reshape in=\"w\" shape=\"batch*seq, hidden\"/><Linear name=\"l\" units=\"9\"/>"
+         "<Reshape name=\"r\" shape=\"batch, seq, 9\"/><SoftmaxCrossEntropyLoss name=\"loss\" in=\"r ids\" ignore_index=\"2\"/>", true},
+        {"<MeanSquaredErrorLoss name=\"a\" in=\"w x\"/><ReduceMean name=\"b\" in=\"w\" keepdims=\"false\"/><Add name=\"loss\" in=\"a b\"/>", true},
+        {"<MeanSquaredErrorLoss in=\"w x\"/><Sqrt name=\"loss\"/>", false},                       /* root of a sum */
+        {"<Mul in=\"p p\"/><ReduceSum name=\"q\" keepdims=\"false\"/><MeanSquaredErrorLoss name=\"a\" in=\"w x\"/>"
+         "<Add name=\"loss\" in=\"a q\"/>", false},                                               /* a penalty, once a step */
+        {"<Softmax in=\"w\" axis=\"0\"/><ReduceMean name=\"loss\" keepdims=\"false\"/>", false},  /* over samples */
+        {"<ReduceMax in=\"w\" axes=\"0\"/><ReduceSum name=\"loss\" keepdims=\"false\"/>", false},
+        {"<ReduceMean name=\"m\" in=\"w\" axes=\"0\"/><Sub in=\"w m\"/><Mul in=\"sub sub\"/>"
+         "<ReduceSum name=\"loss\" keepdims=\"false\"/>", false},                                 /* variance over samples */
+        {"<Einsum in=\"w w\" equation=\"bsh,csh->bc\"/><ReduceSum name=\"loss\" keepdims=\"false\"/>", false}, /* pairs */
+        {"<Reshape in=\"w\" shape=\"seq, batch, hidden\"/><Softmax axis=\"0\"/><ReduceSum name=\"loss\" keepdims=\"false\"/>", false},
+    };
+    struct mpp_arena *arena = mpp_arena_new();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *graph = mpp_arena_printf(arena, "<Parameter name=\"p\" shape=\"hidden\" init=\"ones\"/><Mul name=\"w\" in=\"x p\"/>%s",
+                                             cases[i].graph);
+        expect(built(arena, graph, false), "");
+        bool whole = false;
+        int64_t micro = built_micro(graph, &whole);
+        CHECK(whole == !cases[i].additive && micro == (whole ? 8 : 0), "case %zu: %d, micro %" PRId64, i, whole, micro);
+    }
     mpp_arena_free(arena);
 }
 
@@ -722,6 +795,8 @@ int main(int argc, char **argv)
     test_print_parse();
     test_parse_mutations();
     test_builder();
+    test_clashing_names();
+    test_additive_losses();
     test_docs();
     test_passes();
     test_verifier();
