@@ -245,10 +245,13 @@ static void fill_nodes(struct loader *l, int64_t n_devices)
     struct mpp_cluster *c = l->c;
     const struct mpp_xml *root = l->root;
     int64_t per = c->devices_per_node;
+    int64_t most_nodes = l->nodes ? l->nodes : c->nics > 0 ? MPP_CLUSTER_MAX_DEVICES : 1;
+    c->any_per_node = per == ANY_NUMBER;
     if (n_devices == 0)
         n_devices = per == ANY_NUMBER ? 1 : per * (l->nodes ? l->nodes : 1);
     if (per == ANY_NUMBER)
         per = n_devices;
+    int64_t most = c->any_per_node ? MPP_CLUSTER_MAX_DEVICES : per * most_nodes;
     if (n_devices < 0 || n_devices > MPP_CLUSTER_MAX_DEVICES) {
         mpp_diag_error(l->diag, root->loc, "%lld devices of %s; a cluster has 1 to %d", (long long)n_devices, c->name,
                        MPP_CLUSTER_MAX_DEVICES);
@@ -268,6 +271,19 @@ static void fill_nodes(struct loader *l, int64_t n_devices)
     c->n_devices = (int)n_devices;
     c->devices_per_node = (int)per;
     c->n_nodes = (int)nodes;
+    c->max_devices = most < MPP_CLUSTER_MAX_DEVICES ? (int)most : MPP_CLUSTER_MAX_DEVICES;
+}
+
+bool mpp_cluster_resize(const struct mpp_cluster *cluster, int n_devices, struct mpp_cluster *out)
+{
+    if (n_devices < 1 || n_devices > cluster->max_devices)
+        return false;
+    *out = *cluster;
+    out->n_devices = n_devices;
+    if (cluster->any_per_node)
+        out->devices_per_node = n_devices;
+    out->n_nodes = (n_devices + out->devices_per_node - 1) / out->devices_per_node;
+    return true;
 }
 
 static enum mpp_status read_cluster(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_xml *root,

@@ -13,6 +13,7 @@
 #ifndef MPP_COSTMODEL_H
 #define MPP_COSTMODEL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ir/arena.h"
@@ -101,6 +102,8 @@ struct mpp_cluster {
     struct mpp_device device;
     int n_devices;                     /* in use; they fill the nodes in order */
     int devices_per_node, n_nodes;     /* n_nodes: those in use */
+    int max_devices;                   /* that there can be, with more nodes where there is a network */
+    bool any_per_node;                 /* a node has as many devices as are asked for */
     enum mpp_link_kind kind;
     double link_bytes_per_s;           /* SHARED: per device; MESH: per link per direction; PCIE: per device */
     double total_bytes_per_s;          /* SHARED, PCIE: of all devices of a node together */
@@ -126,6 +129,9 @@ enum mpp_status mpp_cluster_load(struct mpp_arena *arena, struct mpp_diag *diag,
 /* As above, from SIZE bytes of XML text; NAME stands in messages. */
 enum mpp_status mpp_cluster_parse(struct mpp_arena *arena, struct mpp_diag *diag, const char *name, const char *text,
                                   size_t size, int64_t n_devices, struct mpp_cluster **out) MPP_CHECKED;
+
+/* CLUSTER with N_DEVICES in use as *OUT, which shares its arrays; false where there cannot be so many. */
+bool mpp_cluster_resize(const struct mpp_cluster *cluster, int n_devices, struct mpp_cluster *out);
 
 /* The built-in clusters and devices, by name; the arrays end with NULL and live in ARENA. */
 const char *const *mpp_cluster_names(struct mpp_arena *arena, int *out_n);

@@ -28,6 +28,7 @@ struct mpp_pin_rules {
     const struct mpp_graph *graph;
     struct mpp_candidate c;
     const struct mpp_pins *pins;
+    const struct mpp_strategy_facts *facts; /* what can be split at all (stage.h) */
     bool any;                     /* false: everything legal is allowed */
     int n_shards;                 /* of --fix and of the model file */
     const struct mpp_pin_tensor *shard;

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "ir/op.h"
-#include "planner/pins.h"
+#include "planner/stage.h"
 
 /* Kinds of pins, so that a contradiction can be blamed on one. */
 enum { PIN_BATCH = 1, PIN_TP = 2, PIN_ZERO = 4, PIN_SEQUENCE = 8, PIN_VOCAB = 16, PIN_SHARD = 32, PIN_ALL = 63 };
@@ -16,6 +16,12 @@ static bool same(const char *a, const char *b)
 static bool is_batch(const struct mpp_rule *rule, int factor)
 {
     return factor >= 0 && rule->factor[factor].size.per_batch > 0;
+}
+
+/* Could AXIS split FACTOR of GROUP if no pin said otherwise? */
+static bool may_split(const struct mpp_pin_rules *r, const struct mpp_group *group, int factor, int axis)
+{
+    return mpp_strategy_can_split(r->facts, group, factor, r->c.mesh.size[axis]);
 }
 
 static mpp_id operand_tensor(const struct mpp_group *group, int o)
@@ -172,6 +178,9 @@ bool mpp_pins_resolve(struct mpp_arena *arena, const struct mpp_graph *graph, co
     r->graph = graph;
     r->c = *c;
     r->pins = pins;
+    struct mpp_strategy_facts *facts = mpp_arena_array(arena, 1, struct mpp_strategy_facts);
+    mpp_strategy_note(arena, graph, facts);
+    r->facts = facts;
     find_names(r);
     find_gradients(arena, r);
     if (!resolve_shards(arena, r, out_reason) || !needs_mesh_roles(r, arena, out_reason))
@@ -194,15 +203,15 @@ static bool batch_allowed(const struct mpp_pin_rules *r, const struct mpp_group 
     if (data < 0)
         return true;
     for (int f = 0; f < rule->n_factors; f++)
-        can = can || (is_batch(rule, f) && mpp_rule_can_split(rule, f, r->c.mesh.size[data]));
+        can = can || (is_batch(rule, f) && may_split(r, group, f, data));
     return !can || is_batch(rule, split.axis[data]);
 }
 
 /* Is FACTOR a leading one of operand O that the model axis could split? */
-static bool weight_factor(const struct mpp_pin_rules *r, const struct mpp_rule *rule, int o, int factor)
+static bool weight_factor(const struct mpp_pin_rules *r, const struct mpp_group *group, int o, int factor)
 {
-    return factor >= 0 && mpp_rule_find(rule, o, factor) >= 0 && !is_batch(rule, factor)
-           && mpp_rule_can_split(rule, factor, r->c.mesh.size[r->c.model_axis]);
+    return factor >= 0 && mpp_rule_find(group->rule, o, factor) >= 0 && !is_batch(group->rule, factor)
+           && may_split(r, group, factor, r->c.model_axis);
 }
 
 /* tp: contractions with a weight, or that make a weight's gradient, split the weight. */
@@ -218,9 +227,9 @@ static bool tp_allowed(const struct mpp_pin_rules *r, const struct mpp_group *gr
         bool weight = o < group->n_in ? g->tensors[t].role == MPP_ROLE_PARAM : r->weight_gradient[t];
         bool can = false;
         for (int f = 0; weight && f < group->rule->n_factors; f++)
-            can = can || weight_factor(r, group->rule, o, f);
+            can = can || weight_factor(r, group, o, f);
         if (can)
-            return weight_factor(r, group->rule, o, split.axis[m]);
+            return weight_factor(r, group, o, split.axis[m]);
     }
     return true;
 }
@@ -245,8 +254,7 @@ static bool zero_allowed(const struct mpp_pin_rules *r, const struct mpp_group *
         return sum ? on < 0 : on == MPP_WHOLE;
     bool can = false;
     for (int f = 0; f < group->rule->n_factors; f++)
-        can = can || (mpp_rule_find(group->rule, gradient, f) >= 0
-                      && mpp_rule_can_split(group->rule, f, r->c.mesh.size[data]));
+        can = can || (mpp_rule_find(group->rule, gradient, f) >= 0 && may_split(r, group, f, data));
     return can ? on >= 0 : on < 0;
 }
 
@@ -304,7 +312,7 @@ static bool sequence_allowed(const struct mpp_pin_rules *r, const struct mpp_gro
     if (r->pins->sequence_parallel == 0)
         return !splits_named(r, group->rule, split, r->sequence);
     int f = factor_named(group->rule, r->sequence);
-    if (f < 0 || !mpp_rule_can_split(group->rule, f, r->c.mesh.size[r->c.model_axis]) || !residual_group(r, group))
+    if (f < 0 || !may_split(r, group, f, r->c.model_axis) || !residual_group(r, group))
         return true;
     return split.axis[r->c.model_axis] == f;
 }
@@ -321,8 +329,7 @@ static bool vocab_allowed(const struct mpp_pin_rules *r, const struct mpp_group 
     if (r->pins->vocab_parallel == 0)
         return !splits_named(r, group->rule, split, r->vocab);
     int f = factor_named(group->rule, r->vocab);
-    return f < 0 || !mpp_rule_can_split(group->rule, f, r->c.mesh.size[r->c.model_axis])
-           || split.axis[r->c.model_axis] == f;
+    return f < 0 || !may_split(r, group, f, r->c.model_axis) || split.axis[r->c.model_axis] == f;
 }
 
 static bool shard_holds(const struct mpp_pin_rules *r, mpp_id t, struct mpp_sharding s)
@@ -378,7 +385,7 @@ bool mpp_pins_allow_rest(const struct mpp_pin_rules *r, mpp_id t, struct mpp_sha
     if (r->pins->zero < 3)
         return s.axis[data] < 0;
     for (int d = 0; d < x->n_dims; d++)
-        if (x->dims[d].size >= r->c.mesh.size[data])
+        if (x->dims[d].size >= r->c.mesh.size[data] && !(r->facts->never[t] >> d & 1))
             return s.axis[data] >= 0;
     return s.axis[data] < 0;
 }
@@ -392,11 +399,13 @@ static bool some_split(const struct mpp_pin_rules *r, const struct mpp_group *gr
     for (int a = 0; a < r->c.mesh.n_axes; a++)
         total *= n;
     for (int i = 0; i < total; i++) {
+        bool can = true;
         for (int a = 0, at = i; a < MPP_MAX_AXES; a++) {
             s.axis[a] = (int8_t)(a < r->c.mesh.n_axes ? at % n - 2 : MPP_WHOLE);
+            can = can && (s.axis[a] < 0 || may_split(r, group, s.axis[a], a));
             at /= n;
         }
-        if (mpp_split_legal(group->rule, &r->c.mesh, s) && allowed(r, group, s, kinds))
+        if (can && mpp_split_legal(group->rule, &r->c.mesh, s) && allowed(r, group, s, kinds))
             return true;
     }
     return false;

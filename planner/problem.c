@@ -127,7 +127,7 @@ static void group_key(const struct mpp_build *b, const struct mpp_group *group, 
         if (t < 0)
             continue;
         mpp_key_int(key, g->tensors[t].dtype * 8 + g->tensors[t].role);
-        mpp_key_int(key, b->facts.never[t] * 2 + b->facts.may_be_partial[t]);
+        mpp_key_int(key, b->pins->facts->never[t] * 2 + b->pins->facts->may_be_partial[t]);
         mpp_key_int(key, b->pins->weight_gradient ? b->pins->weight_gradient[t] : 0);
         mpp_key_int(key, b->pins->matched ? (int64_t)b->pins->matched[t] : 0);
         for (int d = 0; d < g->tensors[t].n_dims; d++)
@@ -140,7 +140,7 @@ static struct mpp_group_class *make_group_class(struct mpp_build *b, const struc
     const struct mpp_graph *g = b->g;
     const struct mpp_mesh *mesh = b->p->env.mesh;
     struct mpp_group_class *c = mpp_arena_array(b->arena, 1, struct mpp_group_class);
-    c->n_choices = mpp_strategy_list(b->arena, g, &b->facts, group, b->pins, &c->split);
+    c->n_choices = mpp_strategy_list(b->arena, g, group, b->pins, &c->split);
     c->n_operands = group->n_in + group->n_out;
     c->cost = mpp_arena_array(b->arena, c->n_choices, int64_t);
     c->state = mpp_arena_array(b->arena, c->n_operands, int32_t *);
@@ -417,7 +417,6 @@ static struct mpp_build *build_new(struct mpp_arena *arena, const struct mpp_clu
     for (size_t i = 0; i < sizeof memos / sizeof memos[0]; i++)
         *memos[i] = mpp_memo_new(arena);
     note_uses(b);
-    mpp_strategy_note(arena, g, &b->facts);
     b->shape_of = minus_ones(arena, g->n_tensors);
     b->node_of_tensor = minus_ones(arena, g->n_tensors);
     b->group_class_of = minus_ones(arena, g->n_groups);

@@ -39,7 +39,6 @@ struct mpp_build {
     struct mpp_arena *arena;
     const struct mpp_graph *g;
     const struct mpp_pin_rules *pins;
-    struct mpp_strategy_facts facts;
     struct mpp_stage_problem *p;
     int *producer;                /* [n_tensors] group; -1 */
     int *first_use, *use, *use_operand; /* readers of a tensor: use[first_use[t] ..], in execution order */

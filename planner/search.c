@@ -265,7 +265,8 @@ static void look_at_least(struct search *s)
     struct trial t = {.arena = mpp_arena_new(), .c = s->least.c};
     struct mpp_pin_rules *rules;
     const char *reason;
-    s->out->least_bytes = s->least.bytes;
+    if (s->out->least_bytes == 0 || s->least.bytes < s->out->least_bytes)
+        s->out->least_bytes = s->least.bytes;
     mpp_graph_set_batch(s->g, s->g->global_batch / s->least.micro_batches);
     if (mpp_pins_resolve(t.arena, s->g, &t.c, &s->opt->pins, &rules, &reason)
         && mpp_stage_problem_build(t.arena, s->cluster, rules, INT64_MAX, &t.p, &reason)) {
@@ -298,8 +299,10 @@ enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph,
         mpp_graph_set_batch(graph, graph->global_batch / count[i]);
         struct mpp_memory need;
         if (least_bytes(graph, cluster->n_devices, &need) > s.capacity) {
-            out->least_bytes = need.arena_bytes;
-            out->at_least = need;
+            if (out->least_bytes == 0 || need.arena_bytes < out->least_bytes) {
+                out->least_bytes = need.arena_bytes;
+                out->at_least = need;
+            }
             continue;
         }
         try_count(&s, count[i], options->pins.micro_batch);

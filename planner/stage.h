@@ -70,8 +70,11 @@ struct mpp_strategy_facts {
 void mpp_strategy_note(struct mpp_arena *arena, const struct mpp_graph *g, struct mpp_strategy_facts *out);
 
 /* All splits of GROUP worth a thought on the mesh of PINS, and that PINS allow; returns how many. *OUT lives in ARENA. */
-int mpp_strategy_list(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_strategy_facts *facts,
-                      const struct mpp_group *group, const struct mpp_pin_rules *pins, struct mpp_split **out);
+int mpp_strategy_list(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_group *group,
+                      const struct mpp_pin_rules *pins, struct mpp_split **out);
+
+/* May an axis of SIZE split FACTOR of GROUP, as far as its rule and FACTS go? */
+bool mpp_strategy_can_split(const struct mpp_strategy_facts *facts, const struct mpp_group *group, int factor, int size);
 
 /* ---- problem.c ---- */
 

@@ -106,6 +106,12 @@ void mpp_strategy_note(struct mpp_arena *arena, const struct mpp_graph *g, struc
 
 /* ---- the list ---- */
 
+bool mpp_strategy_can_split(const struct mpp_strategy_facts *facts, const struct mpp_group *group, int factor, int size)
+{
+    return mpp_rule_can_split(group->rule, factor, size) && !torn(group->rule, factor)
+           && !factor_never(facts, group, factor);
+}
+
 /* What one axis may do: stay whole, split a factor, or carry partial sums. A sum of scalars only carries them:
  * making a scalar a term of a sum is free. */
 static int options_of(const struct mpp_graph *g, const struct mpp_strategy_facts *facts, const struct mpp_group *group,
@@ -121,21 +127,21 @@ static int options_of(const struct mpp_graph *g, const struct mpp_strategy_facts
     if (size <= 1)
         return n;
     for (int f = 0; f < rule->n_factors; f++)
-        if (mpp_rule_can_split(rule, f, size) && !torn(rule, f) && !factor_never(facts, group, f))
+        if (mpp_strategy_can_split(facts, group, f, size))
             out[n++] = (int8_t)f;
     if (offers_partial(g, facts, group))
         out[n++] = MPP_PARTIAL;
     return n;
 }
 
-int mpp_strategy_list(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_strategy_facts *facts,
-                      const struct mpp_group *group, const struct mpp_pin_rules *pins, struct mpp_split **out)
+int mpp_strategy_list(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_group *group,
+                      const struct mpp_pin_rules *pins, struct mpp_split **out)
 {
     const struct mpp_mesh *mesh = &pins->c.mesh;
     int8_t option[MPP_MAX_AXES][MPP_MAX_FACTORS + 2];
     int n_options[MPP_MAX_AXES], total = 1, n = 0;
     for (int a = 0; a < MPP_MAX_AXES; a++) {
-        n_options[a] = options_of(g, facts, group, a < mesh->n_axes ? mesh->size[a] : 1, option[a]);
+        n_options[a] = options_of(g, pins->facts, group, a < mesh->n_axes ? mesh->size[a] : 1, option[a]);
         total *= n_options[a];
     }
     *out = mpp_arena_array(arena, total, struct mpp_split);

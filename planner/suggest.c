@@ -5,9 +5,17 @@
 
 static const struct mpp_loc nowhere = {0};
 
-static double mib(int64_t bytes)
+/* "812 bytes", "1.5 MiB": BYTES in a unit of which there are some; in ARENA. */
+static const char *bytes_text(struct mpp_arena *arena, int64_t bytes)
 {
-    return (double)bytes / 1048576.0;
+    static const char *const unit[] = {"KiB", "MiB", "GiB", "TiB"};
+    double x = (double)bytes / 1024;
+    int i = 0;
+    if (bytes < 10000)
+        return mpp_arena_printf(arena, "%" PRId64 " bytes", bytes);
+    for (; i < 3 && x >= 1000; i++)
+        x /= 1024;
+    return mpp_arena_printf(arena, "%.1f %s", x, unit[i]);
 }
 
 /* Does a search under OPTIONS succeed on CLUSTER? */
@@ -23,13 +31,13 @@ static bool works(struct mpp_graph *graph, const struct mpp_cluster *cluster, co
     return ok;
 }
 
-static void with_micro_batches(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
+static bool with_micro_batches(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
                                struct mpp_plan_options options)
 {
     struct mpp_search_result r;
     int64_t batch = graph->global_batch, pinned = options.pins.micro_batches;
     if (!pinned && !options.pins.micro_batch && !(graph->model && graph->model->training.micro > 0))
-        return;                   /* all counts were tried */
+        return false;             /* all counts were tried */
     options.pins.micro_batch = 0;
     for (int64_t k = pinned ? pinned + 1 : 1; k <= batch; k++) {
         if (batch % k)
@@ -37,40 +45,43 @@ static void with_micro_batches(struct mpp_diag *diag, struct mpp_graph *graph, c
         options.pins.micro_batches = k;
         if (works(graph, cluster, &options, &r)) {
             mpp_diag_note(diag, "--fix micro_batches=%" PRId64 " fits (%.3g ms a step)", k, (double)r.objective * 1e-9);
-            return;
+            return true;
         }
     }
+    return false;
 }
 
-static void with_more_devices(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
-                              struct mpp_plan_options options)
+/* Up to 64 times as many; *OUT_TRIED: how many at most. */
+static bool with_more_devices(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
+                              struct mpp_plan_options options, int *out_tried)
 {
     struct mpp_search_result r;
     struct mpp_cluster larger = *cluster;
+    *out_tried = 0;
     options.pins.dp = options.pins.tp = 0;
     options.pins.mesh = (struct mpp_mesh){0};
-    for (int k = 0; k < 6; k++) {
-        larger.n_devices *= 2;
-        larger.n_nodes = (larger.n_devices + cluster->devices_per_node - 1) / cluster->devices_per_node;
-        if (larger.n_devices > MPP_CLUSTER_MAX_DEVICES || (larger.n_nodes > 1 && cluster->nics == 0))
-            return;
+    for (int k = 0; k < 6 && mpp_cluster_resize(cluster, 2 * larger.n_devices, &larger); k++) {
+        *out_tried = larger.n_devices;
         if (works(graph, &larger, &options, &r)) {
             mpp_diag_note(diag, "--gpus %d fits (%.3g ms a step)", larger.n_devices, (double)r.objective * 1e-9);
-            return;
+            return true;
         }
     }
+    return false;
 }
 
-static void without_pins(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
+static bool without_pins(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
                          struct mpp_plan_options options)
 {
     struct mpp_search_result r;
     struct mpp_arena *arena = mpp_arena_new();
     bool pinned = *mpp_pins_text(arena, &options.pins);
     options.pins = mpp_pins_none();
-    if (pinned && works(graph, cluster, &options, &r))
+    bool fits = pinned && works(graph, cluster, &options, &r);
+    if (fits)
         mpp_diag_note(diag, "without --fix there is a plan that fits (%.3g ms a step)", (double)r.objective * 1e-9);
     mpp_arena_free(arena);
+    return fits;
 }
 
 void mpp_suggest(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
@@ -79,15 +90,24 @@ void mpp_suggest(struct mpp_diag *diag, struct mpp_graph *graph, const struct mp
     struct mpp_plan_options quiet = *options;
     int64_t usable = options->capacity_bytes > 0 ? options->capacity_bytes : mpp_device_usable_bytes(&cluster->device);
     const struct mpp_memory *m = &failed->at_least;
-    mpp_diag_error(diag, nowhere, "no plan fits: a device needs at least %.1f MiB, %.1f MiB more than the %.1f MiB that "
-                   "may be used", mib(failed->least_bytes), mib(failed->least_bytes - usable), mib(usable));
+    struct mpp_arena *arena = mpp_arena_new();
+    mpp_diag_error(diag, nowhere, "no plan fits: a device needs at least %s, %s more than the %s that may be used",
+                   bytes_text(arena, failed->least_bytes), bytes_text(arena, failed->least_bytes - usable),
+                   bytes_text(arena, usable));
     if (m->arena_bytes > 0)
-        mpp_diag_note(diag, "the least that was found (%.1f MiB): parameters %.1f, optimiser state %.1f, gradients %.1f, "
-                      "activations %.1f, inputs %.1f MiB", mib(m->arena_bytes), mib(m->parameters), mib(m->optimizer),
-                      mib(m->gradients), mib(m->activations), mib(m->inputs));
+        mpp_diag_note(diag, "the least that was found (%s): parameters %s, optimiser state %s, gradients %s, "
+                      "activations %s, inputs %s", bytes_text(arena, m->arena_bytes), bytes_text(arena, m->parameters),
+                      bytes_text(arena, m->optimizer), bytes_text(arena, m->gradients), bytes_text(arena, m->activations),
+                      bytes_text(arena, m->inputs));
+    mpp_arena_free(arena);
     quiet.progress = NULL;
     quiet.dump_ilp_dir = NULL;
-    with_micro_batches(diag, graph, cluster, quiet);
-    without_pins(diag, graph, cluster, quiet);
-    with_more_devices(diag, graph, cluster, quiet);
+    int tried;
+    bool any = with_micro_batches(diag, graph, cluster, quiet);
+    any = without_pins(diag, graph, cluster, quiet) || any;
+    any = with_more_devices(diag, graph, cluster, quiet, &tried) || any;
+    if (!any && tried > 0)
+        mpp_diag_note(diag, "up to %d devices were tried, and that does not help", tried);
+    else if (!any)
+        mpp_diag_note(diag, "the cluster has no more devices to try");
 }
