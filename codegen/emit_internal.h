@@ -109,7 +109,4 @@ enum mpp_status mpp_emit_runtime(struct mpp_emit *e, const char *dir) MPP_CHECKE
 enum mpp_status mpp_emit_write(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir, const char *name,
                                const char *text, size_t size) MPP_CHECKED;
 
-/* The numeric offset in the arena of a buffer of LAYER (absolute), through aliases and neighbours. */
-int64_t mpp_emit_offset(const struct mpp_emit *e, int buffer, int layer);
-
 #endif

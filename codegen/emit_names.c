@@ -81,26 +81,6 @@ int64_t mpp_emit_span(const struct mpp_buffer *b, int from, int to)
     return n;
 }
 
-int64_t mpp_emit_offset(const struct mpp_emit *e, int buffer, int layer)
-{
-    for (;;) {
-        const struct mpp_buffer *b = &e->prog->buffers[buffer];
-        const struct mpp_layer_class *c = b->cls < 0 ? NULL : &e->prog->classes[b->cls];
-        if (b->alias >= 0) {
-            layer = b->alias_layer >= 0 ? b->alias_layer : layer;
-            buffer = b->alias;
-        } else if (b->address == MPP_ADDR_CARRIED) {
-            bool end = b->carry_step < 0 ? layer == c->first : layer == c->first + c->count - 1;
-            buffer = end ? b->carry_in.buffer : b->carry_from;
-            layer = end ? b->carry_in.layer : layer + b->carry_step;
-        } else {
-            int i = c ? layer - c->first : 0;
-            int64_t steps = b->address == MPP_ADDR_STRIDED ? i : b->address == MPP_ADDR_PINGPONG ? i & 1 : 0;
-            return b->offset + steps * b->stride;
-        }
-    }
-}
-
 /* ---- extents ---- */
 
 unsigned mpp_emit_axes(const struct mpp_emit *e, struct mpp_split split, int factor)

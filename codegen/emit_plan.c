@@ -156,6 +156,11 @@ static bool is_carried(const struct mpp_emit *e, int b)
     return e->prog->buffers[mpp_buffer_root(e->prog->buffers, b)].address == MPP_ADDR_CARRIED;
 }
 
+static long long offset_of(const struct mpp_emit *e, int buffer, int layer)
+{
+    return (long long)mpp_buffer_offset(e->prog, (struct mpp_bufref){buffer, layer});
+}
+
 /* "at(r, 4096 + i * 512)" */
 static const char *place(struct mpp_emit *e, const struct mpp_buffer *b)
 {
@@ -174,7 +179,7 @@ static const char *root_place(struct mpp_emit *e, int b)
     while (e->prog->buffers[at].alias >= 0) {
         const struct mpp_buffer *x = &e->prog->buffers[at], *y = &e->prog->buffers[x->alias];
         if (y->cls >= 0 && (x->cls != y->cls || x->alias_layer >= 0))
-            return mpp_arena_printf(e->arena, "at(r, %lld)", (long long)mpp_emit_offset(e, x->alias, x->alias_layer));
+            return mpp_arena_printf(e->arena, "at(r, %lld)", offset_of(e, x->alias, x->alias_layer));
         at = x->alias;
     }
     return place(e, &e->prog->buffers[at]);
@@ -207,10 +212,10 @@ static void set_carried(struct mpp_emit *e, struct mpp_text *out, int c, int ste
         struct mpp_bufref from = {mpp_buffer_root(e->prog->buffers, root->carry_from), -1};
         const struct mpp_buffer *source = mpp_emit_buffer(e, from);
         if (source->address == MPP_ADDR_CARRIED) {  /* passed through unchanged: the same for all layers */
-            mpp_text_add(&lines, "        t->%s = at(r, %lld);\n", buf->name, (long long)mpp_emit_offset(e, b, cls->first));
+            mpp_text_add(&lines, "        t->%s = at(r, %lld);\n", buf->name, offset_of(e, b, cls->first));
             continue;
         }
-        long long end = (long long)mpp_emit_offset(e, b, step < 0 ? cls->first : cls->first + cls->count - 1);
+        long long end = offset_of(e, b, step < 0 ? cls->first : cls->first + cls->count - 1);
         const char *index = step < 0 ? "(i - 1)" : "(i + 1)", *test = step < 0 ? "i == 0" : "";
         if (step > 0)
             test = mpp_arena_printf(e->arena, "i == %d", cls->count - 1);
@@ -235,7 +240,7 @@ static void add_setup(struct mpp_emit *e, struct mpp_text *out)
                      mpp_emit_mask(e, e->dims[i].mask));
     for (int b = 0; b < e->prog->n_buffers; b++)
         if (e->prog->buffers[b].cls < 0 && is_used(e, b))
-            mpp_text_add(out, "    p->%s = at(r, %lld);\n", e->prog->buffers[b].name, (long long)mpp_emit_offset(e, b, -1));
+            mpp_text_add(out, "    p->%s = at(r, %lld);\n", e->prog->buffers[b].name, offset_of(e, b, -1));
     for (int c = 0; c < e->prog->n_classes; c++) {
         set_layers(e, out, c);
         set_carried(e, out, c, -1);
@@ -318,8 +323,8 @@ static void add_program(struct mpp_emit *e, struct mpp_text *out, int n_inputs)
                  (long long)e->plan->batch, (long long)e->plan->micro_batches, (long long)e->g->tokens_per_sample);
     mpp_text_add(out, "    .n_tensors = sizeof tensors / sizeof tensors[0],\n    .tensors = tensors,\n    .n_inputs = %d,\n"
                       "    .inputs = inputs,\n", n_inputs);
-    mpp_text_add(out, "    .loss_offset = %lld,\n    .grad_norm_offset = %lld,\n", (long long)mpp_emit_offset(e, p->loss, -1),
-                 p->grad_norm < 0 ? -1LL : (long long)mpp_emit_offset(e, p->grad_norm, -1));
+    mpp_text_add(out, "    .loss_offset = %lld,\n    .grad_norm_offset = %lld,\n", offset_of(e, p->loss, -1),
+                 p->grad_norm < 0 ? -1LL : offset_of(e, p->grad_norm, -1));
     mpp_text_add(out, "    .setup = setup,\n    .plan_state_bytes = sizeof(struct plan_state),\n");
     if (p->section[MPP_PHASE_PROLOGUE].n_items > 0)
         mpp_text_add(out, "    .prologue = stage0_prologue,\n");

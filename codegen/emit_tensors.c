@@ -48,8 +48,8 @@ static void add_row(struct tables *x, const char *name, const char *kind, mpp_id
     const struct mpp_gtensor *g = &e->g->tensors[t];
     const struct mpp_buffer *b = &e->prog->buffers[buffer];
     struct mpp_text s = {.arena = e->arena};
-    int64_t offset = mpp_emit_offset(e, buffer, layer);
-    int64_t stride = count > 1 ? mpp_emit_offset(e, buffer, layer + 1) - offset : 0;
+    int64_t offset = mpp_buffer_offset(e->prog, (struct mpp_bufref){buffer, layer});
+    int64_t stride = count > 1 ? mpp_buffer_offset(e->prog, (struct mpp_bufref){buffer, layer + 1}) - offset : 0;
     mpp_text_add(&s, "{.name = %s, .kind = %s, .type = %s", mpp_emit_quoted(e->arena, name), kind,
                  g->dtype == MPP_I32 ? "MPP_TYPE_I32" : "MPP_TYPE_F32");
     if (count > 1)

@@ -25,13 +25,6 @@ struct lower {
     int *sum_buffer;              /* [n_groups] running total of such a group; -1 */
 };
 
-int mpp_buffer_root(const struct mpp_buffer *buffers, int b)
-{
-    while (buffers[b].alias >= 0)
-        b = buffers[b].alias;
-    return b;
-}
-
 /* A C identifier of a tensor's name without its layer's prefix: "h.3.attn.c_attn:1" -> "attn_c_attn_1". */
 static const char *identifier(struct mpp_arena *arena, const char *name, const char *repeat_name, int index,
                               const char *suffix)
@@ -598,7 +591,7 @@ enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph
     mpp_lower_flat(arena, graph, plan, &flat);
     struct mpp_lprog *prog = mpp_arena_array(arena, 1, struct mpp_lprog);
     mpp_roll(&flat, prog);
-    mpp_memory_plan(arena, graph, &plan->stages[0], plan->micro_batches, prog);
+    mpp_memory_plan(graph, &plan->stages[0], plan->micro_batches, prog);
     *out = prog;
     return MPP_OK;
 }

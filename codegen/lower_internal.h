@@ -35,10 +35,10 @@ void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, cons
 void mpp_roll(const struct mpp_flat_program *flat, struct mpp_lprog *prog);
 
 /* memory.c: give every buffer of PROG its place in the arena. */
-void mpp_memory_plan(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_stage *stage,
-                     int64_t micro_batches, struct mpp_lprog *prog);
+void mpp_memory_plan(const struct mpp_graph *g, const struct mpp_stage *stage, int64_t micro_batches,
+                     struct mpp_lprog *prog);
 
-/* Follow aliases to the buffer that owns the memory. */
+/* Follow aliases to the buffer that owns the memory. In memory.c. */
 int mpp_buffer_root(const struct mpp_buffer *buffers, int b);
 
 #endif

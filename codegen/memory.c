@@ -1,115 +1,116 @@
 /* memory.c - static memory planning: one arena, every buffer's place decided here.
  *
- * Time is the position of an instruction in the rolled program (a loop body counts once). Layered buffers become
- *   FIXED     where one layer's instructions of one loop alone use them: all layers share the place,
- *   PINGPONG  where they only pass from a layer to its neighbour within one loop: two places, alternating,
+ * Time counts the instructions that a rank runs in a step of one micro-batch, loops unrolled. A plain buffer has one
+ * life, a layered one a life per layer; the most bytes alive at once are the bound that the report names. Layered
+ * buffers become
+ *   FIXED     where the lives of no two layers overlap: all share one place,
+ *   PINGPONG  where only neighbours' lives overlap: two places, taken in turns,
  *   STRIDED   otherwise (weights, activations kept for the backward pass): one place per layer.
  * What lives all the step is laid out first; the rest is placed largest first, each at the lowest offset that is
- * free during its life (greedy by size: Pisarchyk & Lee, "Efficient memory management for deep neural net
- * inference", 2020). */
+ * free during its lives (greedy by size: Pisarchyk & Lee, "Efficient memory management for deep neural net
+ * inference", 2020). STRIDED buffers of a class either stand each by itself, or share a frame per layer, so that a
+ * layer's gradients take the place of activations that died. While the arena exceeds the bound noticeably, other
+ * orders are tried: longest lives first, and the buffer that sticks out first. The smallest arena is kept. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "codegen/lower_internal.h"
 
-enum { ROUND_BYTES = 64 };
+enum { ROUND_BYTES = 64, MAX_TRIES = 12, MAX_WORK = 40000000 };
 
-struct life {
-    bool used, always;
-    int first, last;              /* over all uses, loops counted whole */
-    int own_first, own_last;      /* class buffers: over own uses in `body` */
-    int body;                     /* the only loop that uses it; -1 none yet, -2 several */
-    bool crossed;                 /* a neighbouring layer reads it */
-    bool outside, late;           /* used outside loops; only after its loop, as the last layer run */
-    int64_t bytes;                /* of all its places */
+struct span {                     /* of time; first > last: never */
+    int first, last;
 };
 
-struct loop_at {
-    bool inside;
-    int first, last, body, cls;
+struct life {                     /* of a buffer that owns memory */
+    int n;                        /* layers of its class; plain: 1; no memory: 0 */
+    struct span *span;            /* [n] */
+    struct span hull;             /* of all of them */
+    int order;                    /* 1: later layers live later, -1: earlier; 0: neither */
+    bool always;
+};
+
+struct loop_at {                  /* a loop over class CLS: its first instruction, and how many each iteration has */
+    int cls, time, length;
     bool descending;
 };
 
 struct memory {
+    struct mpp_arena *arena;      /* scratch */
     const struct mpp_graph *g;
     const struct mpp_stage *stage;
     struct mpp_lprog *prog;
-    struct life *life;
-    int n_positions;
-    int64_t *workspace;           /* [n_positions] */
-    int begin[4], end[4];         /* positions of each section */
-    int *loop_last, *loop_first;  /* [n_bodies] */
-    bool *loop_descending;
+    struct life *life;            /* [n_buffers] */
+    int n_times;
+    int64_t *workspace;           /* [n_times] */
+    int begin[4], end[4];         /* times of each section: begin .. end - 1 */
+    int n_loops;
+    struct loop_at *loops;
+    int *rank;                    /* [n_buffers] placed before those of lower rank */
+    int *marks;                   /* scratch: [2 * largest class + 1] */
+    int top;                      /* the buffer at the arena's end in the last layout */
 };
+
+/* ---- which memory a reference means ---- */
+
+int mpp_buffer_root(const struct mpp_buffer *buffers, int b)
+{
+    while (buffers[b].alias >= 0)
+        b = buffers[b].alias;
+    return b;
+}
+
+struct mpp_bufref mpp_buffer_owner(const struct mpp_lprog *prog, struct mpp_bufref ref)
+{
+    for (;;) {
+        const struct mpp_buffer *b = &prog->buffers[ref.buffer];
+        if (b->alias >= 0) {
+            ref = (struct mpp_bufref){b->alias, b->alias_layer >= 0 ? b->alias_layer : ref.layer};
+        } else if (b->address == MPP_ADDR_CARRIED) {
+            const struct mpp_layer_class *c = &prog->classes[b->cls];
+            int end = b->carry_step < 0 ? c->first : c->first + c->count - 1;
+            ref = ref.layer == end ? b->carry_in : (struct mpp_bufref){b->carry_from, ref.layer + b->carry_step};
+        } else {
+            return (struct mpp_bufref){ref.buffer, b->cls < 0 ? -1 : ref.layer};
+        }
+    }
+}
+
+/* Number of a layer among its class's. */
+static int number_of(const struct mpp_lprog *prog, struct mpp_bufref owner)
+{
+    int cls = prog->buffers[owner.buffer].cls;
+    return cls < 0 ? 0 : owner.layer - prog->classes[cls].first;
+}
+
+/* Bytes between a buffer's first place and that of layer number I. */
+static int64_t step_to(const struct mpp_buffer *b, int i)
+{
+    return b->address == MPP_ADDR_STRIDED ? i * b->stride : b->address == MPP_ADDR_PINGPONG ? (i & 1) * b->stride : 0;
+}
+
+int64_t mpp_buffer_offset(const struct mpp_lprog *prog, struct mpp_bufref ref)
+{
+    struct mpp_bufref owner = mpp_buffer_owner(prog, ref);
+    const struct mpp_buffer *b = &prog->buffers[owner.buffer];
+    return b->offset + step_to(b, number_of(prog, owner));
+}
 
 /* ---- lives ---- */
 
-static void widen(struct life *l, int first, int last)
+static void widen(struct span *s, int first, int last)
 {
-    if (!l->used || first < l->first)
-        l->first = first;
-    if (!l->used || last > l->last)
-        l->last = last;
-    l->used = true;
+    bool never = s->first > s->last;
+    s->first = never || first < s->first ? first : s->first;
+    s->last = never || last > s->last ? last : s->last;
 }
 
-static void touch_outside(struct memory *m, struct mpp_bufref ref, int first, int last);
-
-/* A layered buffer of this iteration (own) or of a neighbour's, seen from a loop. */
-static void touch_inside(struct memory *m, int b, int pos, const struct loop_at *at, bool own)
+static struct span *span_of(const struct memory *m, struct mpp_bufref ref, int layer)
 {
-    struct life *l = &m->life[b];
-    if (l->body == -1) {
-        l->body = at->body;
-        l->own_first = l->own_last = pos;
-    } else if (l->body != at->body)
-        l->body = -2;
-    if (own && pos < l->own_first)
-        l->own_first = pos;
-    if (own && pos > l->own_last)
-        l->own_last = pos;
-    l->crossed = l->crossed || !own;
-    widen(l, at->first, at->last);
-}
-
-static void touch(struct memory *m, struct mpp_bufref ref, int pos, const struct loop_at *at)
-{
-    if (ref.buffer < 0)
-        return;
-    const struct mpp_buffer *buffers = m->prog->buffers;
-    for (; buffers[ref.buffer].alias >= 0; ref.buffer = buffers[ref.buffer].alias)
-        if (buffers[ref.buffer].alias_layer >= 0)
-            ref.layer = buffers[ref.buffer].alias_layer;
-    int b = ref.buffer;
-    if (!at->inside) {
-        touch_outside(m, ref, pos, pos);
-        return;
-    }
-    if (buffers[b].address == MPP_ADDR_CARRIED) {
-        bool at_start = (buffers[b].carry_step < 0) == !at->descending;
-        touch_inside(m, mpp_buffer_root(buffers, buffers[b].carry_from), pos, at, false);
-        touch_outside(m, buffers[b].carry_in, at_start ? at->first : at->first, at_start ? pos : at->last);
-    } else if (buffers[b].cls >= 0 && ref.layer < 0 && buffers[b].cls == at->cls) {
-        touch_inside(m, b, pos, at, true);
-    } else {
-        touch_outside(m, (struct mpp_bufref){b, ref.layer}, at->first, at->last);
-    }
-}
-
-/* A plain buffer, or one layer's of a class, by name. */
-static void touch_outside(struct memory *m, struct mpp_bufref ref, int first, int last)
-{
-    int b = mpp_buffer_root(m->prog->buffers, ref.buffer);
-    struct life *l = &m->life[b];
-    int cls = m->prog->buffers[b].cls;
-    if (cls >= 0) {
-        const struct mpp_layer_class *c = &m->prog->classes[cls];
-        bool late = l->body >= 0 && first > m->loop_last[l->body]
-                    && ref.layer == (m->loop_descending[l->body] ? c->first : c->first + c->count - 1);
-        l->late = late && (l->late || !l->outside);
-        l->outside = true;
-    }
-    widen(l, first, last);
+    if (ref.layer < 0)
+        ref.layer = layer;
+    struct mpp_bufref owner = mpp_buffer_owner(m->prog, ref);
+    return &m->life[owner.buffer].span[number_of(m->prog, owner)];
 }
 
 static int64_t step_workspace(const struct mpp_lprog *prog, const struct mpp_instr *in)
@@ -126,157 +127,433 @@ static int64_t step_workspace(const struct mpp_lprog *prog, const struct mpp_ins
     return outer > 1 ? (src->bytes > dst->bytes ? src->bytes : dst->bytes) : 0;
 }
 
-static void visit(struct memory *m, const struct mpp_instr *in, int pos, const struct loop_at *at)
+static int64_t instr_workspace(const struct memory *m, const struct mpp_instr *in)
 {
-    for (int i = 0; i < in->n_in; i++)
-        touch(m, in->in[i], pos, at);
-    for (int i = 0; i < in->n_out; i++)
-        touch(m, in->out[i], pos, at);
-    if (in->kind == MPP_INSTR_COMPUTE)
-        m->workspace[pos] = mpp_emit_workspace(m->g, &m->stage->mesh, &m->g->groups[in->group], in->split);
-    else if (in->kind == MPP_INSTR_STEP)
-        m->workspace[pos] = step_workspace(m->prog, in);
-    if (in->once)
-        for (int i = 0; i < in->n_out; i++)
-            widen(&m->life[mpp_buffer_root(m->prog->buffers, in->out[i].buffer)], m->begin[MPP_PHASE_FORWARD],
-                  m->end[MPP_PHASE_BACKWARD]);
+    int64_t n = in->kind == MPP_INSTR_COMPUTE
+                    ? mpp_emit_workspace(m->g, &m->stage->mesh, &m->g->groups[in->group], in->split)
+                : in->kind == MPP_INSTR_STEP ? step_workspace(m->prog, in) : 0;
+    return (n + ROUND_BYTES - 1) / ROUND_BYTES * ROUND_BYTES;
 }
 
-static void count_positions(struct memory *m)
+static void visit(struct memory *m, const struct mpp_instr *in, int layer, int time, int64_t workspace)
 {
+    m->workspace[time] = workspace;
+    for (int i = 0; i < in->n_in; i++)
+        if (in->in[i].buffer >= 0)
+            widen(span_of(m, in->in[i], layer), time, time);
+    for (int i = 0; i < in->n_out; i++) {
+        if (in->out[i].buffer < 0)
+            continue;
+        widen(span_of(m, in->out[i], layer), time, time);
+        if (in->once)             /* kept for all micro-batches */
+            widen(span_of(m, in->out[i], layer), m->begin[MPP_PHASE_FORWARD], m->end[MPP_PHASE_BACKWARD] - 1);
+    }
+}
+
+static void count_times(struct memory *m)
+{
+    int n_items = 0;
+    for (int p = 0; p < 4; p++)
+        n_items += m->prog->section[p].n_items;
+    m->loops = mpp_arena_array(m->arena, n_items, struct loop_at);
     for (int p = 0; p < 4; p++) {
         const struct mpp_section *s = &m->prog->section[p];
-        m->begin[p] = m->n_positions;
+        m->begin[p] = m->n_times;
         for (int i = 0; i < s->n_items; i++) {
-            if (!s->items[i].loop) {
-                m->n_positions++;
+            const struct mpp_pitem *item = &s->items[i];
+            if (!item->loop) {
+                m->n_times++;
                 continue;
             }
-            int body = s->items[i].body;
-            m->loop_first[body] = m->n_positions;
-            m->n_positions += m->prog->bodies[body].n_instrs;
-            m->loop_last[body] = m->n_positions - 1;
-            m->loop_descending[body] = s->items[i].descending;
+            int length = m->prog->bodies[item->body].n_instrs;
+            m->loops[m->n_loops++] = (struct loop_at){item->cls, m->n_times, length, item->descending};
+            m->n_times += length * m->prog->classes[item->cls].count;
         }
-        m->end[p] = m->n_positions > m->begin[p] ? m->n_positions - 1 : m->begin[p];
+        m->end[p] = m->n_times;
+    }
+}
+
+static void visit_loop(struct memory *m, const struct loop_at *at, const struct mpp_body *body)
+{
+    const struct mpp_layer_class *c = &m->prog->classes[at->cls];
+    for (int k = 0; k < at->length; k++) {
+        int64_t workspace = instr_workspace(m, &body->instrs[k]);
+        for (int i = 0; i < c->count; i++)
+            visit(m, &body->instrs[k], at->descending ? c->first + c->count - 1 - i : c->first + i,
+                  at->time + i * at->length + k, workspace);
     }
 }
 
 static void find_lives(struct memory *m)
 {
-    int pos = 0;
+    const struct loop_at *loop = m->loops;
     for (int p = 0; p < 4; p++) {
         const struct mpp_section *s = &m->prog->section[p];
+        int time = m->begin[p];
         for (int i = 0; i < s->n_items; i++) {
-            struct loop_at at = {0};
-            if (!s->items[i].loop) {
-                visit(m, &s->items[i].instr, pos++, &at);
-                continue;
+            const struct mpp_pitem *item = &s->items[i];
+            if (item->loop) {
+                visit_loop(m, loop, &m->prog->bodies[item->body]);
+                time += loop->length * m->prog->classes[item->cls].count;
+                loop++;
+            } else {
+                visit(m, &item->instr, -1, time++, instr_workspace(m, &item->instr));
             }
-            int id = s->items[i].body;
-            const struct mpp_body *body = &m->prog->bodies[id];
-            at = (struct loop_at){true, m->loop_first[id], m->loop_last[id], id, s->items[i].cls, s->items[i].descending};
-            for (int k = 0; k < body->n_instrs; k++)
-                visit(m, &body->instrs[k], pos++, &at);
         }
     }
+}
+
+/* Do lives begin and end later from layer to layer (BY 1), or earlier (BY -1)? */
+static bool in_order(const struct life *l, int by)
+{
+    for (int i = 0; i < l->n; i++) {
+        struct span x = l->span[i], before = l->span[i ? i - 1 : 0];
+        if (x.first > x.last || by * (x.first - before.first) < 0 || by * (x.last - before.last) < 0)
+            return false;
+    }
+    return true;
 }
 
 /* What the outside world or the next micro-batch needs lives longer than its uses show. */
 static void extend_lives(struct memory *m, int64_t micro_batches)
 {
-    int last = m->n_positions - 1;
+    int last = m->n_times - 1, back = m->end[MPP_PHASE_BACKWARD] - 1;
     for (int b = 0; b < m->prog->n_buffers; b++) {
         const struct mpp_buffer *buf = &m->prog->buffers[b];
         struct life *l = &m->life[b];
-        bool resting = buf->kind == MPP_BUF_PARAM || buf->kind == MPP_BUF_STATE || buf->kind == MPP_BUF_INPUT;
-        if (resting && buf->address != MPP_ADDR_CARRIED) {
-            l->always = true;
-            widen(l, 0, last);
+        l->always = buf->kind == MPP_BUF_PARAM || buf->kind == MPP_BUF_STATE || buf->kind == MPP_BUF_INPUT;
+        for (int i = 0; i < l->n; i++) {
+            struct span *s = &l->span[i];
+            bool used = s->first <= s->last;
+            if (l->always)
+                widen(s, 0, last);
+            if (used && micro_batches > 1 && buf->kind == MPP_BUF_ACCUM)
+                widen(s, 0, back);
+            /* What the prologue leaves behind is there for every micro-batch. */
+            if (used && micro_batches > 1 && s->first < m->end[MPP_PHASE_PROLOGUE] && s->last >= m->end[MPP_PHASE_PROLOGUE])
+                widen(s, s->first, back);
         }
-        if (buf->kind == MPP_BUF_ACCUM && buf->address != MPP_ADDR_CARRIED && l->used && micro_batches > 1)
-            widen(l, 0, l->last > m->end[MPP_PHASE_BACKWARD] ? l->last : m->end[MPP_PHASE_BACKWARD]);
     }
     int outputs[2] = {m->prog->loss, m->prog->grad_norm};
     for (int i = 0; i < 2; i++)
         if (outputs[i] >= 0)
-            widen(&m->life[mpp_buffer_root(m->prog->buffers, outputs[i])], last, last);
+            widen(span_of(m, (struct mpp_bufref){outputs[i], -1}, -1), last, last);
+    for (int b = 0; b < m->prog->n_buffers; b++) {
+        m->life[b].hull = (struct span){0, -1};
+        for (int i = 0; i < m->life[b].n; i++)
+            if (m->life[b].span[i].first <= m->life[b].span[i].last)
+                widen(&m->life[b].hull, m->life[b].span[i].first, m->life[b].span[i].last);
+        m->life[b].order = in_order(&m->life[b], 1) ? 1 : in_order(&m->life[b], -1) ? -1 : 0;
+    }
+}
+
+static bool overlap(struct span a, struct span b)
+{
+    return a.first <= b.last && b.first <= a.last && a.first <= a.last && b.first <= b.last;
+}
+
+/* Does no life overlap that of a layer STEP, 2 STEP, ... further on? */
+static bool in_turns(const struct life *l, int step)
+{
+    for (int i = 0; i < l->n; i++)
+        for (int k = i + step; k < l->n; k += step)
+            if (overlap(l->span[i], l->span[k]))
+                return false;
+    return true;
 }
 
 static void choose_addresses(struct memory *m)
 {
     for (int b = 0; b < m->prog->n_buffers; b++) {
         struct mpp_buffer *buf = &m->prog->buffers[b];
-        struct life *l = &m->life[b];
-        if (buf->alias >= 0 || buf->address == MPP_ADDR_CARRIED)
+        const struct life *l = &m->life[b];
+        if (buf->cls < 0 || l->n == 0)
             continue;
-        l->bytes = buf->bytes;
-        if (buf->cls < 0)
-            continue;
-        bool passing = (buf->kind == MPP_BUF_VALUE || buf->kind == MPP_BUF_COPY) && l->body >= 0 && (!l->outside || l->late);
-        bool whole_phase = l->used && l->body >= 0 && (l->first < m->loop_first[l->body]
-                           || (l->last > m->loop_last[l->body] && !l->late));
-        int count = m->prog->classes[buf->cls].count;
-        if (passing && !whole_phase && !l->crossed && !l->outside) {
-            buf->address = MPP_ADDR_FIXED;
-            l->first = l->own_first;
-            l->last = l->own_last;
-        } else if (passing && !whole_phase && count > 2) {
-            buf->address = MPP_ADDR_PINGPONG;
-            buf->stride = buf->bytes;
-            l->bytes = 2 * buf->bytes;
-        } else {
-            buf->address = MPP_ADDR_STRIDED;
-            buf->stride = buf->bytes;
-            l->bytes = count * buf->bytes;
+        buf->address = in_turns(l, 1) ? MPP_ADDR_FIXED : l->n > 2 && in_turns(l, 2) ? MPP_ADDR_PINGPONG : MPP_ADDR_STRIDED;
+        buf->stride = buf->address == MPP_ADDR_FIXED ? 0 : buf->bytes;
+    }
+}
+
+/* ---- the account ---- */
+
+static void add_kind(struct mpp_memory *mem, const struct memory *m, const struct mpp_buffer *b, int64_t bytes)
+{
+    const struct mpp_gtensor *t = &m->g->tensors[b->tensor];
+    bool gradient = b->kind == MPP_BUF_ACCUM || (t->role == MPP_ROLE_ACCUM && t->param >= 0);
+    if (b->kind == MPP_BUF_PARAM)
+        mem->parameters += bytes;
+    else if (b->kind == MPP_BUF_STATE)
+        mem->optimizer += bytes;
+    else if (b->kind == MPP_BUF_INPUT)
+        mem->inputs += bytes;
+    else if (gradient && t->n_dims > 0) /* a scalar is the loss or a count */
+        mem->gradients += bytes;
+    else
+        mem->activations += bytes;
+}
+
+/* What lives at the fullest moment. */
+static void account(struct memory *m)
+{
+    struct mpp_lprog *prog = m->prog;
+    int64_t *change = mpp_arena_array(m->arena, m->n_times + 1, int64_t);
+    for (int b = 0; b < prog->n_buffers; b++)
+        for (int i = 0; i < m->life[b].n; i++)
+            if (m->life[b].span[i].first <= m->life[b].span[i].last) {
+                change[m->life[b].span[i].first] += prog->buffers[b].bytes;
+                change[m->life[b].span[i].last + 1] -= prog->buffers[b].bytes;
+            }
+    int fullest = 0;
+    int64_t live = 0, most = -1;
+    for (int t = 0; t < m->n_times; t++) {
+        live += change[t];
+        if (live + m->workspace[t] > most) {
+            most = live + m->workspace[t];
+            fullest = t;
         }
     }
+    prog->memory = (struct mpp_memory){.workspace = m->n_times ? m->workspace[fullest] : 0, .live_bound_bytes = most};
+    for (int b = 0; b < prog->n_buffers; b++)
+        for (int i = 0; i < m->life[b].n; i++)
+            if (overlap(m->life[b].span[i], (struct span){fullest, fullest}))
+                add_kind(&prog->memory, m, &prog->buffers[b], prog->buffers[b].bytes);
+}
+
+/* ---- frames: what the strided buffers of a layer need together ---- */
+
+/* The end of the iteration of layer number I that holds TIME, -1 where it is another's. */
+static int own_iteration(const struct memory *m, int cls, int i, int time)
+{
+    int count = m->prog->classes[cls].count;
+    for (int k = 0; k < m->n_loops; k++) {
+        const struct loop_at *at = &m->loops[k];
+        int begin = at->time + (at->descending ? count - 1 - i : i) * at->length;
+        if (at->cls == cls && begin <= time && time < begin + at->length)
+            return begin + at->length;
+    }
+    return -1;
+}
+
+static bool in_frame(const struct memory *m, int b, int cls)
+{
+    const struct mpp_buffer *buf = &m->prog->buffers[b];
+    return buf->cls == cls && m->life[b].n > 0 && !m->life[b].always && buf->address == MPP_ADDR_STRIDED;
+}
+
+static int64_t frame_at(const struct memory *m, int cls, int i, int time)
+{
+    int64_t bytes = 0;
+    for (int b = 0; b < m->prog->n_buffers; b++)
+        if (in_frame(m, b, cls) && overlap(m->life[b].span[i], (struct span){time, time}))
+            bytes += m->prog->buffers[b].bytes;
+    return bytes;
+}
+
+/* The most bytes that one layer of CLS holds in strided buffers; BETWEEN: while other layers run. KEY[b] becomes true
+ * for those buffers. */
+static int64_t frame_bytes(const struct memory *m, int cls, bool between, bool *key)
+{
+    int64_t most = 0;
+    int layer = 0, when = 0;
+    int count = m->prog->classes[cls].count;
+    for (int b = 0; b < m->prog->n_buffers; b++)
+        for (int i = 0; in_frame(m, b, cls) && i < count; i += count > 3 ? count / 3 : 1) {
+            int time = m->life[b].span[i].first, after = own_iteration(m, cls, i, time);
+            time = between && after >= 0 ? after : time;
+            int64_t bytes = time < m->n_times ? frame_at(m, cls, i, time) : 0;
+            if (bytes > most) {
+                most = bytes;
+                layer = i;
+                when = time;
+            }
+        }
+    for (int b = 0; b < m->prog->n_buffers; b++)
+        if (in_frame(m, b, cls) && overlap(m->life[b].span[layer], (struct span){when, when}))
+            key[b] = true;
+    return most;
 }
 
 /* ---- placement ---- */
 
+enum layout { APART, FRAMES, TIGHT_FRAMES, N_LAYOUTS };
+
 struct place {
-    int buffer;
-    int64_t bytes;
-    int first, last;
-    int64_t offset;
+    int buffer, rank;
+    double weight;                /* bytes of all its places, or those times how long it lives */
 };
 
-static int by_size(const void *a, const void *b)
+struct range {                    /* offsets LOW < x < HIGH are taken */
+    int64_t low, high;
+};
+
+struct ranges {
+    size_t cap;
+    int n;
+    struct range *range;
+};
+
+static int by_weight(const void *a, const void *b)
 {
     const struct place *x = a, *y = b;
-    if (x->bytes != y->bytes)
-        return x->bytes < y->bytes ? 1 : -1;
-    if (x->first != y->first)
-        return x->first - y->first;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? 1 : -1;
+    if (x->weight < y->weight || x->weight > y->weight)
+        return x->weight < y->weight ? 1 : -1;
     return x->buffer - y->buffer;
 }
 
-static int by_offset(const void *a, const void *b)
+static int by_low(const void *a, const void *b)
 {
-    const struct place *x = *(const struct place *const *)a, *y = *(const struct place *const *)b;
-    return x->offset < y->offset ? -1 : x->offset > y->offset ? 1 : x->buffer - y->buffer;
+    const struct range *x = a, *y = b;
+    return x->low < y->low ? -1 : x->low > y->low;
 }
 
-/* The lowest offset >= BASE at which P fits beside the placed ones (sorted by offset) alive with it. */
-static int64_t lowest_fit(const struct memory *m, const struct place *p, struct place *const *placed, int n_placed,
-                          int64_t base)
+static int n_places(const struct mpp_buffer *b, const struct life *l)
 {
-    int64_t work = 0;
-    for (int t = p->first; t <= p->last; t++)
-        if (m->workspace[t] > work)
-            work = m->workspace[t];
-    int64_t at = base + (work + ROUND_BYTES - 1) / ROUND_BYTES * ROUND_BYTES;
-    for (int i = 0; i < n_placed; i++) {
-        const struct place *q = placed[i];
-        if (q->last < p->first || q->first > p->last)
-            continue;
-        if (q->offset >= at + p->bytes)
-            break;
-        if (q->offset + q->bytes > at)
-            at = q->offset + q->bytes;
+    return b->address == MPP_ADDR_STRIDED ? l->n : b->address == MPP_ADDR_PINGPONG ? 2 : 1;
+}
+
+static void add_range(struct memory *m, struct ranges *r, int64_t low, int64_t high)
+{
+    if (r->n && r->range[r->n - 1].low == low && r->range[r->n - 1].high == high)
+        return;
+    r->range = mpp_arena_grow(m->arena, r->range, &r->cap, (size_t)r->n + 1, sizeof *r->range);
+    r->range[r->n++] = (struct range){low, high};
+}
+
+/* The layers of L that live during S: FIRST to LAST (some between may not, where lives are in no order). */
+static struct span alive_during(const struct life *l, struct span s)
+{
+    int low = 0, high = l->n - 1;
+    if (l->order == 0) {
+        while (low <= high && !overlap(l->span[low], s))
+            low++;
+        while (high > low && !overlap(l->span[high], s))
+            high--;
+        return (struct span){low, high};
     }
+    for (int n = l->n; n > 0;) {  /* those before LOW end too early, or begin too late */
+        struct span x = l->span[low + n / 2];
+        bool outside = l->order > 0 ? x.last < s.first : x.first > s.last;
+        low += outside ? n / 2 + 1 : 0;
+        n = outside ? n - n / 2 - 1 : n / 2;
+    }
+    for (int n = l->n; n > 0;) {
+        struct span x = l->span[high - n / 2];
+        bool outside = l->order > 0 ? x.first > s.last : x.last < s.first;
+        high -= outside ? n / 2 + 1 : 0;
+        n = outside ? n - n / 2 - 1 : n / 2;
+    }
+    return (struct span){low, high};
+}
+
+/* Add the offsets of buffer B at which it would overlap buffer C, which is placed. Layers of B that take the same
+ * place (those of one REST of numbers modulo PLACES) are one; so are pairs of layers as far apart, in equal frames. */
+static void avoid(struct memory *m, struct ranges *r, int b, int c)
+{
+    const struct mpp_buffer *x = &m->prog->buffers[b], *y = &m->prog->buffers[c];
+    const struct life *lx = &m->life[b], *ly = &m->life[c];
+    if (!overlap(lx->hull, ly->hull))
+        return;
+    bool frames = x->address == MPP_ADDR_STRIDED && y->address == MPP_ADDR_STRIDED && x->stride == y->stride;
+    int places = frames ? 1 : n_places(x, lx);
+    for (int rest = 0; rest < places; rest++) {
+        int n = frames ? lx->n + ly->n : ly->n;
+        memset(m->marks, 0, (size_t)(n + 1) * sizeof *m->marks);
+        for (int i = rest; i < lx->n; i += places) {
+            struct span hit = alive_during(ly, lx->span[i]);
+            if (hit.first > hit.last)
+                continue;
+            m->marks[hit.first + (frames ? lx->n - i : 0)]++;
+            m->marks[hit.last + 1 + (frames ? lx->n - i : 0)]--;
+        }
+        for (int k = 0, marked = 0; k < n; k++) {
+            marked += m->marks[k];
+            int64_t apart = frames ? (k - lx->n) * x->stride : step_to(y, k) - step_to(x, rest);
+            if (marked > 0)
+                add_range(m, r, y->offset + apart - x->bytes, y->offset + apart + y->bytes);
+        }
+    }
+}
+
+/* The most workspace that is used while B lives. */
+static int64_t workspace_during(const struct memory *m, int b)
+{
+    int64_t most = 0;
+    const struct life *l = &m->life[b];
+    for (int t = l->hull.first; t <= l->hull.last; t++) {
+        if (m->workspace[t] <= most)
+            continue;
+        for (int i = 0; i < l->n; i++)
+            if (overlap(l->span[i], (struct span){t, t})) {
+                most = m->workspace[t];
+                break;
+            }
+    }
+    return most;
+}
+
+static int64_t lowest_fit(struct memory *m, struct ranges *r, int b, const int *placed, int n_placed, int64_t base)
+{
+    r->n = 0;
+    for (int i = 0; i < n_placed; i++)
+        avoid(m, r, b, placed[i]);
+    bool sorted = true;
+    for (int i = 1; i < r->n; i++)
+        sorted = sorted && r->range[i - 1].low <= r->range[i].low;
+    if (!sorted)
+        qsort(r->range, (size_t)r->n, sizeof *r->range, by_low);
+    int64_t at = base + workspace_during(m, b);
+    for (int i = 0; i < r->n && r->range[i].low < at; i++)
+        at = r->range[i].high > at ? r->range[i].high : at;
     return at;
+}
+
+static int list_places(struct memory *m, enum layout layout, bool by_life, struct place *places)
+{
+    struct mpp_lprog *prog = m->prog;
+    bool *key = mpp_arena_array(m->arena, prog->n_buffers, bool);
+    int n = 0;
+    for (int c = 0; c < prog->n_classes; c++) {
+        int64_t frame = layout == APART ? 0 : frame_bytes(m, c, layout == TIGHT_FRAMES, key);
+        for (int b = 0; b < prog->n_buffers; b++)
+            if (in_frame(m, b, c))
+                prog->buffers[b].stride = frame > prog->buffers[b].bytes ? frame : prog->buffers[b].bytes;
+    }
+    for (int b = 0; b < prog->n_buffers; b++) {
+        const struct life *l = &m->life[b];
+        if (l->n == 0 || l->always || l->hull.first > l->hull.last)
+            continue;
+        double weight = (double)(n_places(&prog->buffers[b], l) * prog->buffers[b].bytes);
+        places[n++] = (struct place){b, m->rank[b] + key[b], by_life ? weight * (l->hull.last - l->hull.first + 1) : weight};
+    }
+    qsort(places, (size_t)n, sizeof *places, by_weight);
+    return n;
+}
+
+/* Place all that doesn't live always, from BASE on; returns the end of the arena. */
+static int64_t lay_out(struct memory *m, enum layout layout, bool by_life, int64_t base)
+{
+    struct mpp_lprog *prog = m->prog;
+    struct place *places = mpp_arena_array(m->arena, prog->n_buffers, struct place);
+    int n = list_places(m, layout, by_life, places);
+    int *placed = mpp_arena_array(m->arena, n, int); /* by offset */
+    struct ranges ranges = {0};
+    int64_t end = base + prog->workspace_bytes;
+    for (int i = 0; i < n; i++) {
+        struct mpp_buffer *buf = &prog->buffers[places[i].buffer];
+        buf->offset = lowest_fit(m, &ranges, places[i].buffer, placed, i, base);
+        int at = i;
+        for (; at > 0 && prog->buffers[placed[at - 1]].offset > buf->offset; at--)
+            placed[at] = placed[at - 1];
+        placed[at] = places[i].buffer;
+        int64_t last = buf->offset + step_to(buf, n_places(buf, &m->life[places[i].buffer]) - 1);
+        if (last + buf->bytes > end) {
+            end = last + buf->bytes;
+            m->top = places[i].buffer;
+        }
+    }
+    return end;
 }
 
 static int64_t lay_out_always(struct memory *m)
@@ -286,98 +563,85 @@ static int64_t lay_out_always(struct memory *m)
     for (size_t k = 0; k < sizeof order / sizeof order[0]; k++)
         for (int b = 0; b < m->prog->n_buffers; b++) {
             struct mpp_buffer *buf = &m->prog->buffers[b];
-            if (m->life[b].always && buf->kind == order[k] && buf->alias < 0) {
+            if (m->life[b].n > 0 && buf->kind == order[k]) {
                 buf->offset = at;
-                at += m->life[b].bytes;
+                at += m->life[b].n * buf->bytes;
             }
         }
     return at;
 }
 
-static void lay_out_rest(struct mpp_arena *arena, struct memory *m, int64_t base)
+struct offsets {                  /* the best layout so far */
+    int64_t end, *offset, *stride;
+};
+
+static void try_layout(struct memory *m, enum layout layout, bool by_life, struct offsets *best)
 {
     struct mpp_lprog *prog = m->prog;
-    struct place *places = mpp_arena_array(arena, prog->n_buffers, struct place);
-    int n = 0;
+    int64_t end = lay_out(m, layout, by_life, prog->workspace_offset);
+    if (best->end >= 0 && end >= best->end)
+        return;
+    best->end = end;
     for (int b = 0; b < prog->n_buffers; b++) {
-        const struct life *l = &m->life[b];
-        if (l->used && !l->always && prog->buffers[b].alias < 0 && prog->buffers[b].address != MPP_ADDR_CARRIED)
-            places[n++] = (struct place){b, l->bytes, l->first, l->last, 0};
+        best->offset[b] = prog->buffers[b].offset;
+        best->stride[b] = prog->buffers[b].stride;
     }
-    qsort(places, (size_t)n, sizeof *places, by_size);
-    struct place **placed = mpp_arena_array(arena, n, struct place *);
-    int64_t end = base;
-    for (int t = 0; t < m->n_positions; t++)
-        if (base + m->workspace[t] > end)
-            end = base + m->workspace[t];
-    prog->workspace_offset = base;
-    prog->workspace_bytes = end - base;
-    for (int i = 0; i < n; i++) {
-        places[i].offset = lowest_fit(m, &places[i], placed, i, base);
-        placed[i] = &places[i];
-        qsort(placed, (size_t)i + 1, sizeof *placed, by_offset);
-        prog->buffers[places[i].buffer].offset = places[i].offset;
-        if (places[i].offset + places[i].bytes > end)
-            end = places[i].offset + places[i].bytes;
-    }
-    prog->arena_bytes = (end + ROUND_BYTES - 1) / ROUND_BYTES * ROUND_BYTES;
 }
 
-/* ---- the account ---- */
-
-static void add_kind(struct mpp_memory *mem, enum mpp_buffer_kind kind, const struct mpp_gtensor *t, int64_t bytes)
-{
-    bool gradient = kind == MPP_BUF_ACCUM || (t->role == MPP_ROLE_ACCUM && t->param >= 0);
-    if (kind == MPP_BUF_PARAM)
-        mem->parameters += bytes;
-    else if (kind == MPP_BUF_STATE)
-        mem->optimizer += bytes;
-    else if (kind == MPP_BUF_INPUT)
-        mem->inputs += bytes;
-    else if (gradient)
-        mem->gradients += bytes;
-    else
-        mem->activations += bytes;
-}
-
-static void account(struct memory *m)
+static void lay_out_best(struct memory *m)
 {
     struct mpp_lprog *prog = m->prog;
-    int64_t most = -1;
-    for (int t = 0; t < m->n_positions; t++) {
-        struct mpp_memory mem = {.workspace = m->workspace[t]};
-        for (int b = 0; b < prog->n_buffers; b++) {
-            const struct life *l = &m->life[b];
-            const struct mpp_buffer *buf = &prog->buffers[b];
-            if (buf->alias < 0 && buf->address != MPP_ADDR_CARRIED && l->used && l->first <= t && t <= l->last)
-                add_kind(&mem, buf->kind, &m->g->tensors[buf->tensor], l->bytes);
+    int64_t enough = prog->memory.live_bound_bytes + prog->memory.live_bound_bytes / 64;
+    struct offsets best = {-1, mpp_arena_array(m->arena, prog->n_buffers, int64_t),
+                           mpp_arena_array(m->arena, prog->n_buffers, int64_t)};
+    for (int t = 0; t < m->n_times; t++)
+        if (m->workspace[t] > prog->workspace_bytes)
+            prog->workspace_bytes = m->workspace[t];
+    prog->workspace_offset = lay_out_always(m);
+    m->rank = mpp_arena_array(m->arena, prog->n_buffers, int);
+    int64_t work = 0, layers = 1; /* buffers against buffers, layer by layer */
+    for (int c = 0; c < prog->n_classes; c++)
+        layers = prog->classes[c].count > layers ? prog->classes[c].count : layers;
+    m->marks = mpp_arena_array(m->arena, 2 * layers + 1, int);
+    int64_t work_each = layers * prog->n_buffers * prog->n_buffers / 2;
+    for (int k = 0; k < 2 * N_LAYOUTS && (k < N_LAYOUTS || work < MAX_WORK) && (k == 0 || best.end > enough); k++, work += work_each)
+        try_layout(m, (enum layout)(k % N_LAYOUTS), k >= N_LAYOUTS, &best);
+    for (int k = 0; k < N_LAYOUTS * MAX_TRIES && work < MAX_WORK && best.end > enough; k++, work += work_each) {
+        if (k % MAX_TRIES == 0) {
+            memset(m->rank, 0, (size_t)prog->n_buffers * sizeof *m->rank);
+            try_layout(m, (enum layout)(k / MAX_TRIES), false, &best);
         }
-        int64_t live = mem.parameters + mem.gradients + mem.optimizer + mem.activations + mem.inputs + mem.workspace;
-        if (live > most) {
-            most = live;
-            prog->memory = mem;
-            prog->memory.live_bound_bytes = live;
-        }
+        m->rank[m->top] += 2;
+        try_layout(m, (enum layout)(k / MAX_TRIES), false, &best);
     }
-    prog->memory.arena_bytes = prog->arena_bytes;
-    prog->memory.gaps = prog->arena_bytes - prog->memory.live_bound_bytes;
+    prog->arena_bytes = best.end;
+    for (int b = 0; b < prog->n_buffers; b++) {
+        prog->buffers[b].offset = best.offset[b];
+        prog->buffers[b].stride = best.stride[b];
+    }
 }
 
-void mpp_memory_plan(struct mpp_arena *arena, const struct mpp_graph *g, const struct mpp_stage *stage,
-                     int64_t micro_batches, struct mpp_lprog *prog)
+void mpp_memory_plan(const struct mpp_graph *g, const struct mpp_stage *stage, int64_t micro_batches,
+                     struct mpp_lprog *prog)
 {
-    struct memory m = {.g = g, .stage = stage, .prog = prog};
-    m.life = mpp_arena_array(arena, prog->n_buffers, struct life);
-    for (int b = 0; b < prog->n_buffers; b++)
-        m.life[b].body = -1;
-    m.loop_first = mpp_arena_array(arena, prog->n_bodies, int);
-    m.loop_last = mpp_arena_array(arena, prog->n_bodies, int);
-    m.loop_descending = mpp_arena_array(arena, prog->n_bodies, bool);
-    count_positions(&m);
-    m.workspace = mpp_arena_array(arena, m.n_positions + 1, int64_t);
+    struct memory m = {.arena = mpp_arena_new(), .g = g, .stage = stage, .prog = prog};
+    m.life = mpp_arena_array(m.arena, prog->n_buffers, struct life);
+    for (int b = 0; b < prog->n_buffers; b++) {
+        const struct mpp_buffer *buf = &prog->buffers[b];
+        bool owns = buf->alias < 0 && buf->address != MPP_ADDR_CARRIED;
+        m.life[b].n = !owns ? 0 : buf->cls < 0 ? 1 : prog->classes[buf->cls].count;
+        m.life[b].span = mpp_arena_array(m.arena, m.life[b].n, struct span);
+        for (int i = 0; i < m.life[b].n; i++)
+            m.life[b].span[i] = (struct span){0, -1};
+    }
+    count_times(&m);
+    m.workspace = mpp_arena_array(m.arena, m.n_times, int64_t);
     find_lives(&m);
     extend_lives(&m, micro_batches);
     choose_addresses(&m);
-    lay_out_rest(arena, &m, lay_out_always(&m));
     account(&m);
+    lay_out_best(&m);
+    prog->memory.arena_bytes = prog->arena_bytes;
+    prog->memory.gaps = prog->arena_bytes - prog->memory.live_bound_bytes;
+    mpp_arena_free(m.arena);
 }

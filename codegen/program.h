@@ -20,7 +20,7 @@ enum mpp_buffer_kind { MPP_BUF_PARAM, MPP_BUF_STATE, MPP_BUF_ACCUM, MPP_BUF_INPU
 
 /* How a layered buffer's address depends on the layer i of its loop class. */
 enum mpp_buffer_address {
-    MPP_ADDR_FIXED,               /* offset (not layered, or a transient shared by all layers) */
+    MPP_ADDR_FIXED,               /* offset (not layered, or a place that all layers share) */
     MPP_ADDR_STRIDED,             /* offset + (i - first) * stride */
     MPP_ADDR_PINGPONG,            /* offset + ((i - first) & 1) * stride */
     MPP_ADDR_CARRIED,             /* another layer's buffer, or one from outside the loop: no memory of its own */
@@ -120,6 +120,13 @@ struct mpp_lprog {
 /* Lower the stage of PLAN (derived) to the rolled local program with its memory planned; *OUT lives in ARENA. */
 enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
                           struct mpp_lprog **out) MPP_CHECKED;
+
+/* The buffer that owns the memory REF means (through aliases and neighbours), with its layer; -1 where it is plain.
+ * REF names a layer where its buffer is layered. In memory.c. */
+struct mpp_bufref mpp_buffer_owner(const struct mpp_lprog *prog, struct mpp_bufref ref);
+
+/* Its offset in the arena. */
+int64_t mpp_buffer_offset(const struct mpp_lprog *prog, struct mpp_bufref ref);
 
 /* Workspace bytes of one compute group on the host (attention blocks, ...). In emit_ops.c. */
 int64_t mpp_emit_workspace(const struct mpp_graph *graph, const struct mpp_mesh *mesh, const struct mpp_group *group,
