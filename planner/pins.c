@@ -107,8 +107,10 @@ static enum mpp_status parse_one(struct mpp_arena *arena, struct mpp_diag *diag,
     else if (strcmp(text, "micro_batches") == 0)
         ok = whole_number(value, 1, INT64_MAX / 2, &pins->micro_batches);
     else {
+        const char *hint = mpp_diag_hint(diag, text, keys, (int)(sizeof keys / sizeof keys[0]));
         mpp_diag_error(diag, nowhere, "--fix knows no \"%s\"%s", text,
-                       mpp_diag_hint(diag, text, keys, (int)(sizeof keys / sizeof keys[0])));
+                       *hint ? hint : "; it knows dp, tp, pp, mesh, zero, sequence_parallel, vocab_parallel, micro_batch, "
+                                      "micro_batches and shard:GLOB (docs/plan.md)");
         return MPP_INVALID;
     }
     if (!ok)
