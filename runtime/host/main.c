@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "checkpoint.h"
@@ -13,6 +15,9 @@
 #include "options.h"
 #include "trainer.h"
 #include "transport.h"
+
+/* Address space of a rank beside its arena: OpenBLAS takes 128 MB a thread, malloc 64 MB. */
+#define RANK_SPACE_BYTES ((int64_t)200 << 20)
 
 /* Present where the BLAS is OpenBLAS. */
 extern void openblas_set_num_threads(int n) __attribute__((weak));
@@ -30,6 +35,26 @@ static void limit_blas_threads(int local_ranks)
         beside = getenv("SLURM_STEP_TASKS_PER_NODE");
     if (openblas_set_num_threads != NULL && (local_ranks > 1 || (beside != NULL && atoi(beside) > 1)))
         openblas_set_num_threads(1);
+}
+
+static bool space_is_limited(void)
+{
+    struct rlimit space;
+    return getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY;
+}
+
+/* Under `ulimit -v` OpenBLAS would ask for its buffers again and again, forever: ask once, before it does. */
+static int check_space(const struct mpp_program *program, int local_ranks, struct mpp_error *error)
+{
+    if (!space_is_limited())
+        return MPP_EXIT_OK;
+    size_t bytes = (size_t)local_ranks * (size_t)(program->arena_bytes + RANK_SPACE_BYTES);
+    void *room = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "%d device%s take about %zu MB of address space, more than "
+                             "`ulimit -v` allows", local_ranks, local_ranks == 1 ? "" : "s", bytes >> 20);
+    munmap(room, bytes);
+    return MPP_EXIT_OK;
 }
 
 static void set_rank(struct mpp_rank *r, struct mpp_local *local, struct mpp_job *job, int rank)
@@ -207,6 +232,8 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program)
         return MPP_EXIT_OK;
     }
     set_signals(first);
+    if (code == MPP_EXIT_OK)
+        code = check_space(program, mpi ? 1 : mpp_mesh_ranks(program), &error);
     if (code == MPP_EXIT_OK) {
         code = prepare(&job, &options, from, &note, &error);
         if (note && first)
@@ -227,5 +254,9 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program)
     }
     mpp_data_close(job.data);
     free(from);
+    if (code != MPP_EXIT_OK && space_is_limited()) { /* OpenBLAS's threads may never end */
+        fflush(NULL);
+        _exit(code);
+    }
     return code;
 }
