@@ -327,7 +327,8 @@ static void weakest_bound(struct mpp_solver *s)
 /* Elimination without memory; exact unless values were split. */
 static void solve_free(struct mpp_solver *s)
 {
-    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, MAX_ENTRIES);
+    double room = s->set.table_limit > DEFAULT_TABLE_LIMIT ? 8 * (double)s->set.table_limit : MAX_ENTRIES;
+    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, room);
     if (!plan)
         return;
     struct mpp_solver_eval *ev = mpp_solver_eval_new(s, plan, NULL);

@@ -68,7 +68,8 @@ struct mpp_solver_problem {
 
 struct mpp_solver_settings {
     double gap;                   /* stop when (objective - bound) <= gap * objective; default 0 (proven optimal) */
-    int64_t table_limit;          /* largest elimination table, entries; default 1 << 24 */
+    int64_t table_limit;          /* largest elimination table, entries; default 1 << 24. More: all together 8 times that,
+                                   * which is for when memory is no matter */
     int64_t work_limit;           /* units of counted work (table entries, simplex pivots x rows); 0: default */
     int64_t upper_bound;          /* only what costs less is of use, 0: anything is. When nothing can be within
                                    * the gap below it: MPP_LIMIT, and info.bound says so */
