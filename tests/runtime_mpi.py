@@ -67,10 +67,24 @@ def main():
 
         for n, options, word, code in ((3, base, "MPI started 3", 2), (4, ["--data", "npy:/nowhere"], "/nowhere", 2),
                                        (4, ["--dat", "x"], "--data", 2), (4, [*base, "--init", "/nowhere"], "/nowhere", 2),
-                                       (4, [*base, "--save", "/proc/nowhere"], "/proc", 1)):
+                                       (4, [*base, "--save", "/proc/nowhere"], "/proc", 1),
+                                       (4, [*base, "--metrics", "/dev/full"], "/dev/full", 1)):
             run = mpirun(n, trainer, *options)
             said = errors(run.stderr)
             expect(run.returncode == code and len(said) == 1 and word in said[0], f"error of {options}", run.stderr)
+
+        job = subprocess.Popen(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4", trainer, *base, "--steps",
+                                "1000000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for line in job.stdout:
+            if line.startswith(b"step "):
+                break
+        ranks = subprocess.run(["ps", "-o", "pid=", "--ppid", str(job.pid)], capture_output=True, text=True).stdout.split()
+        os.kill(int(ranks[-1]), 9)
+        try:
+            expect(job.wait(timeout=10) != 0, "a killed rank ends the job")
+        except subprocess.TimeoutExpired:
+            job.kill()
+            expect(False, "a killed rank ends the job within 10 s")
 
     print(f"{passed} passed, {failed} failed")
     return failed != 0

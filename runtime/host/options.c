@@ -91,7 +91,7 @@ int mpp_options_parse(int argc, char **argv, const struct mpp_program *program, 
         if (value == NULL || value[0] == '\0')
             return mpp_error_set(error, MPP_EXIT_INPUT, "%s takes a value", names[option]);
         if (value == argv[i] && strncmp(value, "--", 2) == 0)
-            return mpp_error_set(error, MPP_EXIT_INPUT, "%s takes a value, but %s follows; write %s=VALUE where it begins so",
+            return mpp_error_set(error, MPP_EXIT_INPUT, "%s takes a value, but %s follows; %s=VALUE takes any",
                                  names[option], value, names[option]);
         int code = parse_one((enum option)option, value, &o, error);
         if (code != MPP_EXIT_OK)
