@@ -219,6 +219,11 @@ static void factor_tables(struct run *r)
             ev->factor_table[i] = table_store(ev, r->buf, f->size);
             continue;
         }
+        if (f->kind == MPP_FACTOR_SHIFT) {
+            int64_t none = 0, *shift = p->shift[f->index];
+            ev->factor_table[i] = table_store(ev, shift ? shift : &none, f->size);
+            continue;
+        }
         int64_t price = f->kind == MPP_FACTOR_LINK ? 0 : span_price(ev->unary_price, r->s->copy_span[f->index]);
         int64_t cells = (int64_t)r->s->p->values[f->index].n_forms * r->s->p->values[f->index].n_forms;
         const int64_t *share = f->kind == MPP_FACTOR_SPLIT ? p->share[f->index] + f->slot * cells : NULL;
@@ -311,7 +316,7 @@ static int64_t normalise(int64_t *data, int64_t n)
     int64_t least = MPP_SOLVER_INF;
     for (int64_t e = 0; e < n; e++)
         least = data[e] < least ? data[e] : least;
-    if (least > 0 && least < MPP_SOLVER_INF)
+    if (least != 0 && least < MPP_SOLVER_INF)
         for (int64_t e = 0; e < n; e++)
             if (data[e] < MPP_SOLVER_INF)
                 data[e] -= least;
@@ -488,19 +493,36 @@ void mpp_solver_eval_free(struct mpp_solver_eval *ev)
 
 /* ---- the solution ------------------------------------------------------------------------- */
 
+/* The inputs of bucket J with its variable at K and its scope as in AT. */
+static int64_t inputs_at(const struct mpp_solver_plan *p, const struct mpp_solver_eval *ev, int32_t j, int32_t k,
+                         const int32_t *at)
+{
+    const struct mpp_solver_bucket *bk = &p->buckets[j];
+    int32_t w = bk->n_scope + 1, nf = p->n_factors;
+    int64_t sum = 0;
+    for (int32_t i = 0; i < bk->n_in; i++) {
+        int32_t in = bk->in[i];
+        int64_t off = k * bk->stride[i * w + bk->n_scope];
+        for (int32_t q = 0; q < bk->n_scope; q++)
+            off += at[q] * bk->stride[i * w + q];
+        sum = sat_add(sum, ev->table[in < nf ? ev->factor_table[in] : ev->message_table[in - nf]][off]);
+    }
+    return sum;
+}
+
+/* All buckets of the variable together. */
 static void assign_var(struct mpp_solver_plan *p, struct mpp_solver_eval *ev, int32_t j)
 {
     const struct mpp_solver_bucket *bk = &p->buckets[j];
-    int32_t w = bk->n_scope + 1, best_k = 0;
+    int32_t best_k = 0;
     int64_t best = INT64_MAX;
     for (int32_t k = 0; k < p->vars[bk->var].size; k++) {
         int64_t sum = 0;
-        for (int32_t i = 0; i < bk->n_in; i++) {
-            int32_t in = bk->in[i], nf = p->n_factors;
-            int64_t off = k * bk->stride[i * w + bk->n_scope];
-            for (int32_t q = 0; q < bk->n_scope; q++)
-                off += ev->assign[bk->scope[q]] * bk->stride[i * w + q];
-            sum = sat_add(sum, ev->table[in < nf ? ev->factor_table[in] : ev->message_table[in - nf]][off]);
+        for (int32_t t = j; t >= 0; t = p->buckets[t].twin) {
+            int32_t at[MAX_SCOPE];
+            for (int32_t q = 0; q < p->buckets[t].n_scope; q++)
+                at[q] = ev->assign[p->buckets[t].scope[q]];
+            sum = sat_add(sum, inputs_at(p, ev, t, k, at));
         }
         if (sum < best) {
             best = sum;
@@ -514,7 +536,8 @@ void mpp_solver_eval_choices(struct mpp_solver *s, struct mpp_solver_plan *p, st
                              int32_t *out_choice)
 {
     for (int32_t j = p->n_buckets - 1; j >= 0; j--)
-        assign_var(p, ev, j);
+        if (!p->buckets[j].is_twin)
+            assign_var(p, ev, j);
     for (int32_t i = 0; i < s->p->n_nodes; i++) {
         int32_t cls = p->node_var[i] < 0 ? 0 : ev->assign[p->node_var[i]];
         int64_t best = INT64_MAX;
@@ -526,6 +549,24 @@ void mpp_solver_eval_choices(struct mpp_solver *s, struct mpp_solver_plan *p, st
             if (c < best) {
                 best = c;
                 out_choice[i] = k;
+            }
+        }
+    }
+}
+
+void mpp_solver_eval_copies(struct mpp_solver_plan *p, struct mpp_solver_eval *ev, int32_t *out_value)
+{
+    for (int32_t j = p->n_buckets - 1; j >= 0; j--) {
+        const struct mpp_solver_bucket *bk = &p->buckets[j];
+        int32_t at[MAX_SCOPE];
+        int64_t best = INT64_MAX;
+        for (int32_t q = 0; q < bk->n_scope; q++)
+            at[q] = out_value[bk->owner[q]];
+        for (int32_t k = 0; k < p->vars[bk->var].size; k++) {
+            int64_t sum = inputs_at(p, ev, j, k, at);
+            if (sum < best) {
+                best = sum;
+                out_value[j] = k;
             }
         }
     }
@@ -609,9 +650,10 @@ static void down_one(struct down *d, int32_t j, int64_t *out_class)
         if (bk->in[i] >= nf)
             d->outside[bk->in[i] - nf] = d->memo_out[id][i + 1];
     const struct mpp_solver_var *var = &r->p->vars[bk->var];
-    if (var->value < 0)
-        memcpy(out_class + r->p->classes.first[var->node], r->ev->table[d->memo_out[id][0]],
-               sizeof *out_class * (size_t)var->size);
+    const int64_t *least = r->ev->table[d->memo_out[id][0]];
+    int64_t *out = var->value < 0 ? out_class + r->p->classes.first[var->node] : NULL;
+    for (int32_t k = 0; out && k < var->size; k++)
+        out[k] = least[k] > out[k] ? least[k] : out[k];
 }
 
 void mpp_solver_eval_marginals(struct mpp_solver *s, struct mpp_solver_plan *p, struct mpp_solver_eval *ev,

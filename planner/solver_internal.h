@@ -70,12 +70,13 @@ struct mpp_solver_classes {
     int32_t *member;     /* [all classes] some choice of the class */
 };
 
-enum mpp_solver_factor_kind { MPP_FACTOR_UNARY, MPP_FACTOR_VALUE, MPP_FACTOR_SPLIT, MPP_FACTOR_LINK };
+/* A shift is what the copies of a variable of several buckets pay each other: their sum is 0. */
+enum mpp_solver_factor_kind { MPP_FACTOR_UNARY, MPP_FACTOR_VALUE, MPP_FACTOR_SPLIT, MPP_FACTOR_LINK, MPP_FACTOR_SHIFT };
 
 /* A term of the objective over a few variables; its table is row-major in the order of SCOPE. */
 struct mpp_solver_factor {
     enum mpp_solver_factor_kind kind;
-    int32_t index;       /* node, value, value, value */
+    int32_t index;       /* node, value, value, value, shift */
     int32_t slot;        /* split: the consumer; link: the incidence's slot */
     int32_t n_scope, *scope, *slots; /* slots: where each variable meets the value */
     int64_t size;
@@ -97,6 +98,10 @@ struct mpp_solver_bucket {
     int64_t *stride;            /* [n_in][n_scope + 1], the variable's last */
     int32_t pattern;            /* buckets of equal dims and strides share one */
     int32_t parent;             /* the bucket that reads the table, -1: none */
+    int32_t *owner;             /* [n_scope] the bucket above that decides the variable */
+    int32_t twin;               /* the next bucket of the same variable, -1: none */
+    int32_t shift;              /* its shift, -1: none */
+    bool is_twin;               /* not the first of its variable */
 };
 
 struct mpp_solver_plan {
@@ -109,7 +114,9 @@ struct mpp_solver_plan {
     int32_t *node_var;          /* [n_nodes] -1: the node has one class */
     uint8_t *split;             /* [n_values] copies priced per consumer (a relaxation) */
     int64_t **share;            /* [n_values] [n_consumers][n_forms * n_forms] of a split value */
-    int32_t n_split, n_patterns, n_shapes;
+    int32_t first_shift, n_shifts, max_shifts; /* factors set aside for shifts, used, in all */
+    int64_t **shift;            /* [max_shifts] over the bucket's variable, NULL: not used */
+    int32_t n_split, n_patterns, n_shapes; /* n_split: values split and variables with twins */
     double entries, largest;    /* of all joins; of the largest one */
     int64_t constant;           /* values whose forms are all settled; INF: impossible */
 };
@@ -145,8 +152,8 @@ struct mpp_solver_classes mpp_solver_classes_build(const struct mpp_solver *s, s
 int32_t mpp_solver_form(const struct mpp_solver *s, int32_t value, int32_t slot, int32_t choice);
 void mpp_solver_row_bytes(const struct mpp_solver *s, const int32_t *choice, int64_t *out_bytes);
 
-/* solver_plan.c: a plan for what is alive; NULL when a table would pass the limit although all the
- * values that may be split are. The caller frees it. */
+/* solver_plan.c: a plan for what is alive. Where tables would pass the limit, values are split, then variables;
+ * NULL when that is not allowed. The caller frees it. */
 struct mpp_solver_plan *mpp_solver_plan_new(struct mpp_solver *s, double max_entries);
 void mpp_solver_plan_free(struct mpp_solver_plan *plan);
 
@@ -156,6 +163,8 @@ void mpp_solver_eval_free(struct mpp_solver_eval *ev);
 /* The priced optimum as choices. */
 void mpp_solver_eval_choices(struct mpp_solver *s, struct mpp_solver_plan *plan, struct mpp_solver_eval *ev,
                              int32_t *out_choice);
+/* The priced optimum where every bucket decides for itself: [n_buckets]. */
+void mpp_solver_eval_copies(struct mpp_solver_plan *plan, struct mpp_solver_eval *ev, int32_t *out_value);
 /* The bytes of the copies per entry of a whole value's table. */
 void mpp_solver_copy_bytes(const struct mpp_solver *s, const struct mpp_solver_plan *plan,
                            const struct mpp_solver_factor *f, int64_t *out);

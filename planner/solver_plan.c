@@ -7,6 +7,9 @@
 
 #include "planner/solver_internal.h"
 
+/* The largest join of a mini-bucket. */
+static const double MINI_JOIN = 65536;
+
 /* ---- variables and factors ---------------------------------------------------------------- */
 
 struct builder {
@@ -342,7 +345,7 @@ static int32_t joint_of(struct order *o, int32_t var, double *out_size)
 
 static void order_init(struct order *o, struct mpp_solver_plan *plan, struct mpp_arena *scratch)
 {
-    int32_t n = plan->n_vars, ids = plan->n_factors + n;
+    int32_t n = plan->n_vars, ids = 3 * (plan->n_factors + n);
     *o = (struct order){.plan = plan, .arena = scratch};
     o->touch = mpp_arena_array(scratch, n, int32_t *);
     o->n_touch = mpp_arena_array(scratch, n, int32_t);
@@ -408,7 +411,7 @@ static void eliminate(struct builder *b, struct order *o, int32_t var, int32_t n
     int32_t at = p->n_buckets++, id = p->n_factors + at;
     struct mpp_solver_bucket *bk = &p->buckets[at];
     bk->var = var;
-    bk->parent = -1;
+    bk->parent = bk->twin = bk->shift = -1;
     bk->n_in = o->n_touch[var];
     bk->in = mpp_arena_array(p->arena, bk->n_in, int32_t);
     for (int32_t i = 0; i < bk->n_in; i++) {
@@ -437,27 +440,143 @@ static void eliminate(struct builder *b, struct order *o, int32_t var, int32_t n
     }
 }
 
+/* The size of the join of VAR with the inputs IN [N]. */
+static double join_size(struct order *o, int32_t var, const int32_t *in, int32_t n)
+{
+    double size = o->plan->vars[var].size;
+    o->mark[var] = ++o->stamp;
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t j = 0; j < o->n_scope[in[i]]; j++) {
+            int32_t w = o->scope[in[i]][j];
+            if (o->mark[w] == o->stamp)
+                continue;
+            o->mark[w] = o->stamp;
+            size *= o->plan->vars[w].size;
+        }
+    return size;
+}
+
+/* A shift over VAR from those set aside; -1: none is left. */
+static int32_t add_shift(struct order *o, int32_t var)
+{
+    struct mpp_solver_plan *p = o->plan;
+    if (p->n_shifts == p->max_shifts)
+        return -1;
+    int32_t at = p->n_shifts++, f = p->first_shift + at;
+    p->factors[f].scope[0] = var;
+    p->factors[f].n_scope = 1;
+    p->factors[f].size = p->vars[var].size;
+    p->shift[at] = mpp_arena_array(p->arena, p->vars[var].size, int64_t);
+    o->scope[f] = p->factors[f].scope;
+    o->n_scope[f] = 1;
+    return at;
+}
+
+/* Set factors aside for shifts: constants of 0 until they are used. */
+static void reserve_shifts(struct builder *b)
+{
+    struct mpp_solver_plan *p = b->plan;
+    p->first_shift = p->n_factors;
+    p->max_shifts = 2 * p->n_vars;
+    p->shift = mpp_arena_array(p->arena, p->max_shifts, int64_t *);
+    for (int32_t i = 0; i < p->max_shifts; i++) {
+        struct mpp_solver_factor *f = add_factor(b, MPP_FACTOR_SHIFT, i, 0, 1);
+        f->n_scope = 0;
+        f->size = 1;
+    }
+}
+
+/* Which bucket above decides each variable that a bucket's table depends on. */
+static void find_owners(struct mpp_solver_plan *p)
+{
+    for (int32_t j = p->n_buckets - 1; j >= 0; j--) {
+        struct mpp_solver_bucket *bk = &p->buckets[j];
+        bk->owner = mpp_arena_array(p->arena, bk->n_scope, int32_t);
+        for (int32_t q = 0; q < bk->n_scope; q++) {
+            const struct mpp_solver_bucket *up = &p->buckets[bk->parent];
+            bk->owner[q] = bk->parent;
+            for (int32_t e = 0; e < up->n_scope; e++)
+                if (up->scope[e] == bk->scope[q])
+                    bk->owner[q] = up->owner[e];
+        }
+    }
+}
+
+/* Mini-buckets (Dechter and Rish, 2003): where the join of all is too large, copies of the variable are
+ * eliminated, each with some of the inputs. A relaxation: the copies need not agree, but pay for it by shifts.
+ * Returns the largest join. */
+static double eliminate_parts(struct builder *b, struct order *o, int32_t var, double mini)
+{
+    struct mpp_solver_plan *p = b->plan;
+    int32_t n = 0, prev = -1, *in = mpp_arena_array(o->arena, o->n_touch[var], int32_t);
+    int32_t *part = mpp_arena_array(o->arena, o->n_touch[var] + 1, int32_t);
+    double largest = 0;
+    for (int32_t i = 0; i < o->n_touch[var]; i++)
+        in[n++] = o->touch[var][i];
+    for (int32_t i = 1; i < n; i++) /* the largest first */
+        for (int32_t j = i; j > 0 && join_size(o, var, &in[j], 1) > join_size(o, var, &in[j - 1], 1); j--) {
+            int32_t t = in[j];
+            in[j] = in[j - 1];
+            in[j - 1] = t;
+        }
+    while (n > 0) {
+        int32_t n_part = 0, left = 0;
+        for (int32_t i = 0; i < n; i++) {
+            part[n_part] = in[i];
+            if (n_part == 0 || join_size(o, var, part, n_part + 1) <= mini)
+                n_part++;
+            else
+                in[left++] = in[i];
+        }
+        n = left;
+        int32_t shift = prev >= 0 || n > 0 ? add_shift(o, var) : -1;
+        if (shift >= 0)
+            part[n_part++] = p->first_shift + shift;
+        o->touch[var] = mpp_arena_grow(o->arena, o->touch[var], &o->touch_cap[var], (size_t)n_part, sizeof **o->touch);
+        memcpy(o->touch[var], part, sizeof *part * (size_t)n_part);
+        o->n_touch[var] = n_part;
+        double size;
+        int32_t at = p->n_buckets, n_joint = joint_of(o, var, &size);
+        largest = size > largest ? size : largest;
+        eliminate(b, o, var, n_joint);
+        p->buckets[at].shift = shift;
+        if (prev >= 0) {
+            p->buckets[prev].twin = at;
+            p->buckets[at].is_twin = true;
+        }
+        prev = at;
+    }
+    p->n_split++;
+    return largest;
+}
+
 /* Order everything; false when the tables would pass the limits. */
-static bool order_all(struct builder *b, double max_entries)
+static bool order_all(struct builder *b, double max_entries, double mini)
 {
     struct mpp_solver_plan *p = b->plan;
     struct order o;
     struct mpp_arena *scratch = mpp_arena_new();
     bool ok = true;
     order_init(&o, p, scratch);
-    p->buckets = mpp_arena_array(p->arena, p->n_vars, struct mpp_solver_bucket);
+    p->buckets = mpp_arena_array(p->arena, 2 * (p->n_factors + p->n_vars), struct mpp_solver_bucket);
     uint8_t *gone = mpp_arena_array(scratch, p->n_vars, uint8_t);
-    while (ok && p->n_buckets < p->n_vars) {
+    int32_t n_gone = 0;
+    while (ok && n_gone < p->n_vars) {
         struct heap_item it = heap_pop(&o);
         double size;
         if (gone[it.var] || it.version != o.version[it.var])
             continue;
         int32_t n = joint_of(&o, it.var, &size);
-        p->largest = size > p->largest ? size : p->largest;
-        ok = size <= (double)b->s->set.table_limit && size <= max_entries;
         gone[it.var] = 1;
-        if (ok)
-            eliminate(b, &o, it.var, n);
+        n_gone++;
+        if (mini > 0 && size > mini) {
+            size = eliminate_parts(b, &o, it.var, mini);
+        } else {
+            ok = size <= (double)b->s->set.table_limit && size <= max_entries;
+            if (ok)
+                eliminate(b, &o, it.var, n);
+        }
+        p->largest = size > p->largest ? size : p->largest;
         ok = ok && p->entries <= max_entries;
     }
     mpp_arena_free(scratch);
@@ -482,7 +601,8 @@ static void shares_init(struct mpp_solver *s, struct mpp_solver_plan *p)
     }
 }
 
-static struct mpp_solver_plan *try_plan(struct mpp_solver *s, double split_above, double max_entries, bool *out_fits)
+static struct mpp_solver_plan *try_plan(struct mpp_solver *s, double split_above, double max_entries, double mini,
+                                        bool *out_fits)
 {
     struct mpp_arena *a = mpp_arena_new();
     struct mpp_solver_plan *p = mpp_arena_array(a, 1, struct mpp_solver_plan);
@@ -499,7 +619,11 @@ static struct mpp_solver_plan *try_plan(struct mpp_solver *s, double split_above
     b.shapes = mpp_solver_index_new(b.scratch);
     b.patterns = mpp_solver_index_new(b.scratch);
     build_factors(&b, split_above);
-    *out_fits = order_all(&b, max_entries);
+    if (mini > 0)
+        reserve_shifts(&b);
+    *out_fits = order_all(&b, max_entries, mini);
+    if (*out_fits)
+        find_owners(p);
     p->n_patterns = mpp_solver_index_count(b.patterns);
     shares_init(s, p);
     mpp_arena_free(b.scratch);
@@ -508,16 +632,21 @@ static struct mpp_solver_plan *try_plan(struct mpp_solver *s, double split_above
 
 struct mpp_solver_plan *mpp_solver_plan_new(struct mpp_solver *s, double max_entries)
 {
-    double above = (double)s->set.table_limit;
+    double above = (double)s->set.table_limit, mini = 0;
     for (;;) {
         bool fits;
-        struct mpp_solver_plan *p = try_plan(s, above, max_entries, &fits);
+        struct mpp_solver_plan *p = try_plan(s, above, max_entries, mini, &fits);
         if (fits)
             return p;
         mpp_solver_plan_free(p);
-        if (above < 4 || s->tune.no_split)
+        if (s->tune.no_split || (mini > 0 && mini < 64))
             return NULL;
-        above = above > 65536 ? 65536 : above / 8;
+        if (above < 4 || mini > 0) {
+            mini = mini > 0 ? mini / 8 : (double)s->set.table_limit < MINI_JOIN ? (double)s->set.table_limit : MINI_JOIN;
+            above = mini;
+        } else {
+            above = above > 65536 ? 65536 : above / 8;
+        }
     }
 }
 

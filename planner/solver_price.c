@@ -3,7 +3,8 @@
  * With prices on the rows the problem falls apart into what elimination solves exactly, and its value
  * less price times capacity is a bound. Row prices come from the master program of Dantzig and Wolfe
  * over the solutions seen. Where a value with several consumers is too large for a table, its copies'
- * costs are dealt out among the consumers; shares follow Polyak's subgradient step. Choices whose
+ * costs are dealt out among the consumers; shares, and the shifts between a variable's copies of different
+ * mini-buckets, follow Polyak's subgradient step. Choices whose
  * least priced cost exceeds the best known are ruled out. */
 #include <inttypes.h>
 #include <string.h>
@@ -37,6 +38,7 @@ struct dual {
     bool converged;
     int64_t best;                   /* the bound they gave, and how */
     struct mpp_solver_eval *best_eval;
+    int32_t *copies;                /* [n_buckets] what each bucket decided */
     double dummy;
 };
 
@@ -188,6 +190,29 @@ static double shares_step(struct dual *d, const int32_t *choice, int64_t step)
     return norm;
 }
 
+/* Visit the variables whose copies, decided in VALUE, disagree with the first: count it, and with STEP > 0 let
+ * each pay the other for what it decided. */
+static double shifts_step(struct dual *d, const int32_t *value, int64_t step)
+{
+    const struct mpp_solver_plan *p = d->plan;
+    double norm = 0;
+    for (int32_t j = 0; j < p->n_buckets; j++) {
+        if (p->buckets[j].is_twin || p->buckets[j].shift < 0)
+            continue;
+        for (int32_t t = p->buckets[j].twin; t >= 0; t = p->buckets[t].twin) {
+            if (value[t] == value[j] || p->buckets[t].shift < 0)
+                continue;
+            int64_t *head = p->shift[p->buckets[j].shift], *twin = p->shift[p->buckets[t].shift];
+            norm += 4;
+            head[value[j]] += step;
+            twin[value[j]] -= step;
+            head[value[t]] -= step;
+            twin[value[t]] += step;
+        }
+    }
+    return norm;
+}
+
 /* ---- ascent ------------------------------------------------------------------------------- */
 
 /* One evaluation at the current prices and shares. False: nothing more to learn. */
@@ -203,6 +228,7 @@ static bool ascent_eval(struct dual *d, int32_t *choice, int64_t *out_bound, boo
     if (ok) {
         int64_t cost, b = ev->value - mpp_solver_capacity_value(s, d->price);
         mpp_solver_eval_choices(s, d->plan, ev, choice);
+        mpp_solver_eval_copies(d->plan, ev, d->copies);
         cost = mpp_solver_offer(s, choice, NULL);
         *out_new = cost < MPP_SOLVER_INF && s->n_rows > 0 && pool_add(d->pool, s, choice, (double)cost);
         *out_bound = b;
@@ -245,6 +271,7 @@ static void ascent(struct dual *d, int max_steps)
         stale = rose ? 0 : stale + 1;
         theta = rose ? theta : theta * 0.85;
         double target = s->upper < MPP_SOLVER_INF ? (double)s->upper : d->dummy, norm = shares_step(d, choice, 0);
+        norm += shifts_step(d, d->copies, 0);
         if (d->pool->n_active > 0 && d->pool->n > 0) {
             double mix = master_prices(s, d->pool, target, false, (double)((int64_t)1 << MPP_SOLVER_PRICE_BITS),
                                        d->price);
@@ -257,8 +284,11 @@ static void ascent(struct dual *d, int max_steps)
         smoothed = d->pool->n_active > 0 && (fresh || !smoothed) && d->best > INT64_MIN;
         if (smoothed)
             smooth(d);
-        if (norm > 0 && target > (double)b)
-            shares_step(d, choice, (int64_t)(theta * (target - (double)b) / norm) + 1);
+        if (norm > 0 && target > (double)b) {
+            int64_t by = (int64_t)(theta * (target - (double)b) / norm) + 1;
+            shares_step(d, choice, by);
+            shifts_step(d, d->copies, by);
+        }
     }
 }
 
@@ -508,6 +538,7 @@ static bool price_round(struct mpp_solver *s, int round, struct pool *pool, stru
     d.price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
     d.best_price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
     d.best = INT64_MIN;
+    d.copies = mpp_arena_array(d.arena, d.plan->n_buckets, int32_t);
     d.dummy = most_cost(s);
     carry_prices(s, c->time, c->price, c->n, d.price);
     if (s->found && memory)
@@ -524,8 +555,10 @@ static bool price_round(struct mpp_solver *s, int round, struct pool *pool, stru
         mpp_solver_label(s, d.plan, d.best_price, MPP_SOLVER_INF, 0, EXACT_LABELS);
     say_round(&d, round);
     c->n = s->n_rows;
-    memcpy(c->price, d.best_price, sizeof *c->price * (size_t)s->n_rows);
-    memcpy(c->time, s->row_time, sizeof *c->time * (size_t)s->n_rows);
+    for (int32_t r = 0; r < s->n_rows; r++) {
+        c->price[r] = d.best_price[r];
+        c->time[r] = s->row_time[r];
+    }
     bool go_on = (open && round < 2) || (double)s->upper - (double)s->bound < 0.8 * gap || gone > 64 ||
                  (!d.converged && (split || memory));
     mpp_solver_eval_free(d.best_eval);
