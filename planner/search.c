@@ -15,7 +15,7 @@
 
 /* Nodes: smaller problems are solved to proven optimality, larger ones to a gap, huge ones within a work limit too. */
 enum { SMALL_PROBLEM = 600, LARGE_PROBLEM = 2000 };
-static const double LARGE_GAP = 0.008;
+static const double LARGE_GAP = 0.008, UNIFORM_GAP = 0.0095;
 static const int64_t LARGE_WORK = 600000000;
 /* Three axes give up to 125 choices a node. With tables of so many entries most programs are still eliminated exactly
  * (gpt: 125 million, 0.6 GiB, 2 s). */
@@ -80,7 +80,7 @@ static int64_t least_bytes(const struct mpp_graph *g, int n_devices, struct mpp_
     }
     for (mpp_id t = 0; t < g->n_tensors && g->n_groups > 0; t++) {
         const struct mpp_gtensor *x = &g->tensors[t];
-        int64_t bytes = mpp_tensor_bytes(x) / n_devices;
+        int64_t bytes = x->n_dims > 0 ? mpp_tensor_bytes(x) / n_devices : 0; /* scalars are not in the program */
         *(x->role == MPP_ROLE_PARAM ? &out->parameters : x->role == MPP_ROLE_STATE ? &out->optimizer
           : x->role == MPP_ROLE_INPUT ? &out->inputs : x->role == MPP_ROLE_ACCUM ? &out->gradients
           : &out->activations) += x->role == MPP_ROLE_VALUE ? 0 : bytes;
@@ -113,6 +113,8 @@ static enum mpp_status solve(const struct search *s, struct trial *t, int64_t ca
     MPP_TRY(mpp_solver_setup(&t->p->solver, &set, &solver));
     enum mpp_status st = mpp_solver_solve(solver, t->choice, &t->info);
     mpp_solver_free(solver);
+    if (st == MPP_OK && set.gap > 0 && !set.quick)
+        mpp_stage_make_uniform(t->p, UNIFORM_GAP, t->choice, &t->info);
     return st;
 }
 

@@ -111,6 +111,10 @@ void mpp_stage_decide(const struct mpp_stage_problem *p, const int32_t *choice, 
 void mpp_stage_bytes_at(const struct mpp_stage_problem *p, const int32_t *choice, int32_t time,
                         struct mpp_memory *out);
 
+/* uniform.c: make all layers of a repeat decide alike where that fits P's capacity and stays within GAP of
+ * INFO->bound; CHOICE and INFO then describe that plan. */
+void mpp_stage_make_uniform(const struct mpp_stage_problem *p, double gap, int32_t *choice, struct mpp_solver_info *info);
+
 /* Give the solver's choices names, for dumps. */
 void mpp_stage_name_choices(struct mpp_arena *arena, struct mpp_stage_problem *p);
 
