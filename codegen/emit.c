@@ -45,6 +45,7 @@ enum mpp_status mpp_emit(struct mpp_arena *arena, struct mpp_diag *diag, const s
         .arena = arena, .diag = diag, .g = graph, .cluster = cluster, .plan = plan, .stage = &plan->stages[0],
         .mesh = &plan->stages[0].mesh, .prog = prog, .cls = -1,
     };
+    mpp_emit_prepare(&e);
     mpp_emit_stage(&e);
     const struct {
         const char *name, *text;

@@ -49,6 +49,8 @@ struct mpp_emit {
     int n_dims, n_kernels;
     struct mpp_emit_dim *dims;
     struct mpp_emit_kernel *kernels;
+    const char **class_field, **body_name; /* [n_classes] "h", [n_bodies] "h_forward" */
+    bool *counts, *used;          /* [n_classes] its structs hold `layer`; [n_buffers] something names it */
     /* the function being written */
     struct mpp_text body;
     int indent;
@@ -85,11 +87,8 @@ const char *mpp_emit_stream(struct mpp_emit *e, int64_t stream, int64_t step); /
 const char *mpp_emit_op_name(struct mpp_emit *e, const struct mpp_gop *op); /* without its layer's prefix */
 /* Elements of dimensions FROM .. TO - 1 of B's local array. */
 int64_t mpp_emit_span(const struct mpp_buffer *b, int from, int to);
-/* The field of a class in struct plan_state ("h"). */
-const char *mpp_emit_class_field(const struct mpp_emit *e, int cls);
-/* The function of a body: "h_forward". */
-const char *mpp_emit_body_name(const struct mpp_emit *e, int body);
-bool mpp_emit_class_counts(const struct mpp_emit *e, int cls);              /* its structs hold `layer` */
+/* Fill class_field, body_name, counts and used. */
+void mpp_emit_prepare(struct mpp_emit *e);
 
 /* Make (or find) the kernel; returns its name. */
 const char *mpp_emit_kernel(struct mpp_emit *e, const char *base, const char *params, const char *body,

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "codegen/emit_internal.h"
 #include "codegen/lower_internal.h"
@@ -38,26 +39,61 @@ const struct mpp_buffer *mpp_emit_buffer(const struct mpp_emit *e, struct mpp_bu
     return &e->prog->buffers[ref.buffer];
 }
 
-const char *mpp_emit_class_field(const struct mpp_emit *e, int cls)
+/* The field of class CLS in struct plan_state: "h"; "bert.encoder.layer" is "layer" where no other is. */
+static const char *class_field(const struct mpp_emit *e, int cls)
 {
     const char *whole = e->prog->classes[cls].name, *dot = strrchr(whole, '.');
-    for (int c = 0; c < e->prog->n_classes && dot; c++) {   /* "bert.encoder.layer" is "layer" where no other is */
+    for (int c = 0; c < e->prog->n_classes && dot; c++) {
         const char *other = e->prog->classes[c].name, *at = strrchr(other, '.');
         if (c != cls && !strcmp(at ? at + 1 : other, dot + 1))
             dot = NULL;
     }
     const char *name = mpp_emit_identifier(e->arena, dot ? dot + 1 : whole);
-    bool taken = !strcmp(name, "dim");
+    bool taken = !strcmp(name, "dim") || !strcmp(name, "stage0") || !strncmp(name, "mpp_", 4); /* functions, a field */
     for (int b = 0; b < e->prog->n_buffers; b++)
         taken = taken || (e->prog->buffers[b].cls < 0 && !strcmp(e->prog->buffers[b].name, name));
-    return taken ? mpp_arena_printf(e->arena, "%s_layers", name) : name;
+    const char *base = taken ? mpp_arena_printf(e->arena, "layers_%s", name) : name, *unique = base;
+    int n = 1;
+    for (int c = 0; c < cls; c++)
+        if (!strcmp(e->class_field[c], unique)) {
+            unique = mpp_arena_printf(e->arena, "%s_%d", base, ++n);
+            c = -1;
+        }
+    return unique;
 }
 
-const char *mpp_emit_body_name(const struct mpp_emit *e, int body)
+static void use_all(struct mpp_emit *e, const struct mpp_instr *in)
 {
-    const struct mpp_body *b = &e->prog->bodies[body];
-    const char *suffix = b->name + strlen(e->prog->classes[b->cls].name);
-    return mpp_arena_printf(e->arena, "%s%s", mpp_emit_class_field(e, b->cls), suffix);
+    for (int i = 0; i < in->n_in; i++)
+        if (in->in[i].buffer >= 0)
+            e->used[in->in[i].buffer] = true;
+    for (int i = 0; i < in->n_out; i++)
+        if (in->out[i].buffer >= 0)
+            e->used[in->out[i].buffer] = true;
+}
+
+void mpp_emit_prepare(struct mpp_emit *e)
+{
+    const struct mpp_lprog *p = e->prog;
+    e->class_field = mpp_arena_array(e->arena, p->n_classes, const char *);
+    e->counts = mpp_arena_array(e->arena, p->n_classes, bool);
+    e->body_name = mpp_arena_array(e->arena, p->n_bodies, const char *);
+    e->used = mpp_arena_array(e->arena, p->n_buffers, bool);
+    for (int c = 0; c < p->n_classes; c++)
+        e->class_field[c] = class_field(e, c);
+    for (int k = 0; k < p->n_bodies; k++) {
+        const struct mpp_body *body = &p->bodies[k];
+        const char *suffix = body->name + strlen(p->classes[body->cls].name);
+        e->body_name[k] = mpp_arena_printf(e->arena, "%s%s", e->class_field[body->cls], suffix);
+        for (int i = 0; i < body->n_instrs; i++) {
+            e->counts[body->cls] = e->counts[body->cls] || body->instrs[i].stream_step;
+            use_all(e, &body->instrs[i]);
+        }
+    }
+    for (int s = 0; s < 4; s++)
+        for (int i = 0; i < p->section[s].n_items; i++)
+            if (!p->section[s].items[i].loop)
+                use_all(e, &p->section[s].items[i].instr);
 }
 
 const char *mpp_emit_ptr(struct mpp_emit *e, struct mpp_bufref ref)
@@ -70,7 +106,7 @@ const char *mpp_emit_ptr(struct mpp_emit *e, struct mpp_bufref ref)
     if (ref.layer < 0)
         return mpp_arena_printf(e->arena, "t->%s", b->name);
     int i = ref.layer - e->prog->classes[b->cls].first;
-    return mpp_arena_printf(e->arena, "p->%s[%d].%s", mpp_emit_class_field(e, b->cls), i, b->name);
+    return mpp_arena_printf(e->arena, "p->%s[%d].%s", e->class_field[b->cls], i, b->name);
 }
 
 int64_t mpp_emit_span(const struct mpp_buffer *b, int from, int to)
@@ -153,15 +189,25 @@ const char *mpp_emit_valid(struct mpp_emit *e, struct mpp_size size, unsigned ma
 
 /* ---- axes ---- */
 
+/* "GROUP_MODEL"; axes "a" and "A" are two. */
+static const char *group_name(struct mpp_emit *e, int axis)
+{
+    char *name = mpp_arena_printf(e->arena, "GROUP_%s", e->mesh->name[axis]);
+    for (char *c = name; *c; c++)
+        *c = isalnum((unsigned char)*c) ? (char)toupper((unsigned char)*c) : '_';
+    for (int a = 0; a < axis; a++)
+        if (!strcasecmp(e->mesh->name[a], e->mesh->name[axis]))
+            return mpp_arena_printf(e->arena, "%s_%d", name, axis);
+    return name;
+}
+
 const char *mpp_emit_mask(struct mpp_emit *e, unsigned mask)
 {
     const char *s = NULL;
     for (int a = 0; a < e->mesh->n_axes; a++) {
         if (!(mask >> a & 1) || e->mesh->size[a] == 1)
             continue;
-        char *name = mpp_arena_printf(e->arena, "GROUP_%s", mpp_emit_identifier(e->arena, e->mesh->name[a]));
-        for (char *c = name; *c; c++)
-            *c = (char)toupper((unsigned char)*c);
+        const char *name = group_name(e, a);
         s = s ? mpp_arena_printf(e->arena, "%s | %s", s, name) : name;
     }
     return s ? s : "0";
@@ -228,15 +274,6 @@ const char *mpp_emit_stream(struct mpp_emit *e, int64_t stream, int64_t step)
     if (step < 0)
         return mpp_arena_printf(e->arena, "%lldu - %lldu * t->layer", (long long)stream, (long long)-step);
     return mpp_arena_printf(e->arena, "%lldu + %lldu * t->layer", (long long)stream, (long long)step);
-}
-
-bool mpp_emit_class_counts(const struct mpp_emit *e, int cls)
-{
-    for (int b = 0; b < e->prog->n_bodies; b++)
-        for (int i = 0; e->prog->bodies[b].cls == cls && i < e->prog->bodies[b].n_instrs; i++)
-            if (e->prog->bodies[b].instrs[i].stream_step)
-                return true;
-    return false;
 }
 
 const char *mpp_emit_op_name(struct mpp_emit *e, const struct mpp_gop *op)

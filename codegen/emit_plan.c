@@ -12,8 +12,6 @@ static const char *c_type(const struct mpp_buffer *b)
     return b->dtype == MPP_I32 ? "int32_t" : "float";
 }
 
-static bool is_used(const struct mpp_emit *e, int b);
-
 /* "heads over model; partial over data", "whole" */
 static const char *sharding_words(struct mpp_emit *e, const struct mpp_buffer *b)
 {
@@ -49,38 +47,6 @@ static void add_field(struct mpp_emit *e, struct mpp_text *out, const struct mpp
     mpp_text_add(out, " */\n");
 }
 
-/* Is buffer B named by an instruction, a table or another buffer? */
-static bool ref_is(const struct mpp_bufref *refs, int n, int b)
-{
-    for (int i = 0; i < n; i++)
-        if (refs[i].buffer == b)
-            return true;
-    return false;
-}
-
-static bool instr_uses(const struct mpp_instr *in, int b)
-{
-    return ref_is(in->in, in->n_in, b) || ref_is(in->out, in->n_out, b);
-}
-
-static bool is_used(const struct mpp_emit *e, int b)
-{
-    const struct mpp_lprog *p = e->prog;
-    for (int i = 0; i < p->n_bodies; i++)
-        for (int k = 0; k < p->bodies[i].n_instrs; k++)
-            if (instr_uses(&p->bodies[i].instrs[k], b))
-                return true;
-    for (int s = 0; s < 4; s++)
-        for (int i = 0; i < p->section[s].n_items; i++)
-            if (!p->section[s].items[i].loop && instr_uses(&p->section[s].items[i].instr, b))
-                return true;
-    for (int i = 0; i < p->n_buffers; i++)
-        if (p->buffers[i].address == MPP_ADDR_CARRIED && p->buffers[i].alias < 0
-            && (p->buffers[i].carry_from == b || p->buffers[i].carry_in.buffer == b))
-            return true;
-    return false;
-}
-
 /* ---- plan.h ---- */
 
 static void add_groups(struct mpp_emit *e, struct mpp_text *out)
@@ -104,11 +70,11 @@ static void add_structs(struct mpp_emit *e, struct mpp_text *out)
                          cls->name);
         else
             mpp_text_add(out, "\n/* Tensors of layer %s. */\n", cls->name);
-        mpp_text_add(out, "struct %s_tensors {\n", mpp_emit_class_field(e, c));
+        mpp_text_add(out, "struct %s_tensors {\n", e->class_field[c]);
         for (int b = 0; b < e->prog->n_buffers; b++)
-            if (e->prog->buffers[b].cls == c && is_used(e, b))
+            if (e->prog->buffers[b].cls == c && e->used[b])
                 add_field(e, out, &e->prog->buffers[b]);
-        if (mpp_emit_class_counts(e, c))
+        if (e->counts[c])
             mpp_text_add(out, "    %-36s /* its number among these layers, from 0: names its random stream */\n",
                          "uint32_t layer;");
         mpp_text_add(out, "};\n");
@@ -136,10 +102,10 @@ const char *mpp_emit_plan_h(struct mpp_emit *e)
     if (e->n_dims > 0)
         mpp_text_add(out, "    struct plan_dims dim;\n");
     for (int b = 0; b < e->prog->n_buffers; b++)
-        if (e->prog->buffers[b].cls < 0 && is_used(e, b))
+        if (e->prog->buffers[b].cls < 0 && e->used[b])
             add_field(e, out, &e->prog->buffers[b]);
     for (int c = 0; c < e->prog->n_classes; c++)
-        mpp_text_add(out, "    struct %s_tensors %s[%d];\n", mpp_emit_class_field(e, c), mpp_emit_class_field(e, c),
+        mpp_text_add(out, "    struct %s_tensors %s[%d];\n", e->class_field[c], e->class_field[c],
                      e->prog->classes[c].count);
     mpp_text_add(out, "};\n\n");
     if (e->prog->section[MPP_PHASE_PROLOGUE].n_items > 0)
@@ -188,12 +154,12 @@ static const char *root_place(struct mpp_emit *e, int b)
 static void set_layers(struct mpp_emit *e, struct mpp_text *out, int c)
 {
     const struct mpp_layer_class *cls = &e->prog->classes[c];
-    const char *field = mpp_emit_class_field(e, c);
+    const char *field = e->class_field[c];
     mpp_text_add(out, "    for (int i = 0; i < %d; i++) {\n        struct %s_tensors *t = &p->%s[i];\n", cls->count, field, field);
     for (int b = 0; b < e->prog->n_buffers; b++)
-        if (e->prog->buffers[b].cls == c && is_used(e, b) && !is_carried(e, b))
+        if (e->prog->buffers[b].cls == c && e->used[b] && !is_carried(e, b))
             mpp_text_add(out, "        t->%s = %s;\n", e->prog->buffers[b].name, root_place(e, b));
-    if (mpp_emit_class_counts(e, c))
+    if (e->counts[c])
         mpp_text_add(out, "        t->layer = (uint32_t)i;\n");
     mpp_text_add(out, "    }\n");
 }
@@ -202,12 +168,12 @@ static void set_layers(struct mpp_emit *e, struct mpp_text *out, int c)
 static void set_carried(struct mpp_emit *e, struct mpp_text *out, int c, int step)
 {
     const struct mpp_layer_class *cls = &e->prog->classes[c];
-    const char *field = mpp_emit_class_field(e, c);
+    const char *field = e->class_field[c];
     struct mpp_text lines = {.arena = e->arena};
     for (int b = 0; b < e->prog->n_buffers; b++) {
         const struct mpp_buffer *buf = &e->prog->buffers[b];
         const struct mpp_buffer *root = &e->prog->buffers[mpp_buffer_root(e->prog->buffers, b)];
-        if (buf->cls != c || !is_used(e, b) || !is_carried(e, b) || root->carry_step != step)
+        if (buf->cls != c || !e->used[b] || !is_carried(e, b) || root->carry_step != step)
             continue;
         struct mpp_bufref from = {mpp_buffer_root(e->prog->buffers, root->carry_from), -1};
         const struct mpp_buffer *source = mpp_emit_buffer(e, from);
@@ -239,7 +205,7 @@ static void add_setup(struct mpp_emit *e, struct mpp_text *out)
         mpp_text_add(out, "    p->dim.%s = mpp_extent_of(r, %lld, %s);\n", e->dims[i].name, (long long)e->dims[i].global,
                      mpp_emit_mask(e, e->dims[i].mask));
     for (int b = 0; b < e->prog->n_buffers; b++)
-        if (e->prog->buffers[b].cls < 0 && is_used(e, b))
+        if (e->prog->buffers[b].cls < 0 && e->used[b])
             mpp_text_add(out, "    p->%s = at(r, %lld);\n", e->prog->buffers[b].name, offset_of(e, b, -1));
     for (int c = 0; c < e->prog->n_classes; c++) {
         set_layers(e, out, c);
@@ -340,8 +306,10 @@ const char *mpp_emit_plan_c(struct mpp_emit *e)
     struct mpp_text *out = mpp_arena_array(e->arena, 1, struct mpp_text);
     out->arena = e->arena;
     const struct mpp_model *m = e->g->model;
-    mpp_text_add(out, "/* The plan's tables: what the world outside sees of %s%s%s, where each tensor lies, and the defaults of a "
-                      "run. */\n#include \"plan.h\"\n", m->name, m->preset ? " " : "", m->preset ? m->preset : "");
+    mpp_text_comment(out, 0, mpp_arena_printf(e->arena, "The plan's tables: what the world outside sees of %s%s%s, where each "
+                                              "tensor lies, and the defaults of a run.", m->name, m->preset ? " " : "",
+                                              m->preset ? m->preset : ""));
+    mpp_text_add(out, "#include \"plan.h\"\n");
     const char *inputs;
     int n_inputs;
     mpp_text_add(out, "%s", mpp_emit_tensors(e, &inputs, &n_inputs));

@@ -1,5 +1,5 @@
 /* emit_stage.c - stage0.c: a function per layer and phase, and the four entries that the runtime calls. */
-#include <stdio.h>
+#include <ctype.h>
 #include <string.h>
 
 #include "codegen/emit_internal.h"
@@ -13,12 +13,28 @@ static void begin_function(struct mpp_emit *e, int cls)
     e->uses_later = false;
 }
 
+/* Does BODY use the variable NAME (one letter), outside of comments and strings? */
+static bool uses(const char *body, char name)
+{
+    char before = ' ';
+    for (const char *c = body; *c; before = *c++) {
+        if (c[0] == '/' && c[1] == '*')
+            c = strstr(c, "*/") + 1;
+        else if (*c == '"')
+            c = strchr(c + 1, '"');
+        else if (*c == name && !isalnum((unsigned char)before) && !strchr("_.>", before) && !isalnum((unsigned char)c[1])
+                 && c[1] != '_')
+            return true;
+    }
+    return false;
+}
+
 /* Write the function HEADER with the body collected so far. */
 static void end_function(struct mpp_emit *e, const char *comment, const char *header)
 {
     struct mpp_text *out = &e->stage_text;
     const char *body = mpp_text_string(&e->body);
-    bool plan = strstr(body, "p->") != NULL, layer = e->cls >= 0 && !strstr(body, "t->");
+    bool plan = uses(body, 'p');
     mpp_text_add(out, "\n");
     if (comment)
         mpp_text_comment(out, 0, comment);
@@ -28,9 +44,9 @@ static void end_function(struct mpp_emit *e, const char *comment, const char *he
         mpp_text_add(out, "    struct plan_state *p = r->plan;\n");
     if (e->uses_later)
         mpp_text_add(out, "    const bool later = r->micro_batch > 0; /* gradients add up over the micro-batches */\n");
-    if (!plan && !e->uses_later && !strstr(body, "(r,") && !strstr(body, "(r)") && !strstr(body, "r->"))
+    if (!plan && !e->uses_later && !uses(body, 'r'))
         mpp_text_add(out, "    (void)r;\n");
-    if (layer)
+    if (e->cls >= 0 && !uses(body, 't'))
         mpp_text_add(out, "    (void)t;\n");
     if (*body && (plan || e->uses_later))
         mpp_text_add(out, "\n");
@@ -83,14 +99,13 @@ static void emit_body(struct mpp_emit *e, const struct mpp_body *b)
     const char *comment = c->count > 1 ? mpp_arena_printf(e->arena, "One layer of %s: %s.", field, phase)
                                        : mpp_arena_printf(e->arena, "Layer %s: %s.", field, phase);
     end_function(e, comment, mpp_arena_printf(e->arena, "static void %s(struct mpp_rank *r, const struct %s_tensors *t)",
-                                              mpp_emit_body_name(e, (int)(b - e->prog->bodies)),
-                                              mpp_emit_class_field(e, b->cls)));
+                                              e->body_name[b - e->prog->bodies], e->class_field[b->cls]));
 }
 
 static void emit_loop(struct mpp_emit *e, const struct mpp_pitem *item)
 {
     const struct mpp_layer_class *c = &e->prog->classes[item->cls];
-    const char *field = mpp_emit_class_field(e, item->cls), *name = mpp_emit_body_name(e, item->body);
+    const char *field = e->class_field[item->cls], *name = e->body_name[item->body];
     if (c->count == 1)
         mpp_emit_line(e, "%s(r, &p->%s[0]);", name, field);
     else if (item->descending) {
@@ -163,12 +178,12 @@ void mpp_emit_stage(struct mpp_emit *e)
 {
     struct mpp_text *out = &e->stage_text;
     *out = (struct mpp_text){.arena = e->arena};
-    mpp_text_add(out, "/* %s\n", title(e));
-    mpp_text_add(out, " * A step is %lld micro-batch%s of %lld samples; arena %lld bytes (plan.json, report.txt).\n",
-                 (long long)e->plan->micro_batches, e->plan->micro_batches == 1 ? "" : "es", (long long)e->g->batch,
-                 (long long)e->prog->arena_bytes);
-    mpp_text_add(out, " * Shapes name each dimension with its global extent, and over how many ranks it is split. */\n"
-                      "#include <string.h>\n\n#include \"kernels.h\"\n#include \"plan.h\"\n");
+    mpp_text_comment(out, 0, mpp_arena_printf(
+        e->arena, "%s A step is %lld micro-batch%s of %lld sample%s; arena %lld bytes (plan.json, report.txt). Shapes name each "
+        "dimension with its global extent, and over how many ranks it is split.", title(e), (long long)e->plan->micro_batches,
+        e->plan->micro_batches == 1 ? "" : "es", (long long)e->g->batch, e->g->batch == 1 ? "" : "s",
+        (long long)e->prog->arena_bytes));
+    mpp_text_add(out, "#include <string.h>\n\n#include \"kernels.h\"\n#include \"plan.h\"\n");
     emit_bodies(e, MPP_PHASE_PROLOGUE);
     if (e->prog->section[MPP_PHASE_PROLOGUE].n_items > 0)
         emit_section(e, MPP_PHASE_PROLOGUE, false, "Before the first forward of a step, for each micro-batch.",

@@ -1,5 +1,6 @@
 /* emit_text.c - growing texts, line breaking, literals. */
 #include <ctype.h>
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -54,7 +55,11 @@ static size_t break_at(const char *line, size_t width)
     int depth = 0;
     bool quoted = false;
     for (size_t i = 0; i < width && line[i]; i++) {
-        if (line[i] == '"' && (i == 0 || line[i - 1] != '\\'))
+        if (quoted && line[i] == '\\' && line[i + 1]) {
+            i++;
+            continue;
+        }
+        if (line[i] == '"')
             quoted = !quoted;
         depth += !quoted && strchr("({[", line[i]) != NULL;
         depth -= !quoted && strchr(")}]", line[i]) != NULL;
@@ -102,10 +107,23 @@ static size_t comment_break(const char *words, size_t width)
     return outside > width / 2 ? outside : best ? best : strcspn(words, " ");
 }
 
+/* Words of a user may hold what would end a comment, or begin one. */
+static const char *comment_words(struct mpp_arena *arena, const char *words)
+{
+    struct mpp_text safe = {.arena = arena};
+    for (const char *c = words; *c; c++) {
+        append(&safe, (unsigned char)*c < 0x20 ? " " : c, 1);
+        if ((c[0] == '*' && c[1] == '/') || (c[0] == '/' && c[1] == '*'))
+            append(&safe, " ", 1);
+    }
+    return mpp_text_string(&safe);
+}
+
 void mpp_text_comment(struct mpp_text *t, int indent, const char *words)
 {
     int width = MAX_COLUMN - indent - 3;
     bool first = true;
+    words = comment_words(t->arena, words);
     while (*words) {
         size_t n = strlen(words);
         bool last = n + 3 <= (size_t)width;
@@ -121,7 +139,7 @@ void mpp_text_comment(struct mpp_text *t, int indent, const char *words)
 const char *mpp_emit_float(struct mpp_arena *arena, double value)
 {
     char s[40];
-    if (isinf(value))
+    if (fabs(value) > FLT_MAX)
         return value < 0 ? "-INFINITY" : "INFINITY";
     snprintf(s, sizeof s, "%.9g", value);
     for (int digits = 1; digits < 9; digits++) {
@@ -173,13 +191,34 @@ const char *mpp_emit_bytes_text(struct mpp_arena *arena, int64_t bytes)
     return mpp_arena_printf(arena, "%s %s", s, units[u]);
 }
 
+/* Words that no field, struct or function may be called: C's and C++'s own, and what may be a macro. */
+static bool is_reserved(const char *s)
+{
+    static const char *const words[] = {
+        "alignas", "alignof", "asm", "auto", "bool", "break", "case", "catch", "char", "class", "const", "constexpr",
+        "continue", "default", "delete", "do", "double", "else", "enum", "explicit", "export", "extern", "false", "float",
+        "for", "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new", "nullptr", "operator",
+        "private", "protected", "public", "register", "restrict", "return", "short", "signed", "sizeof", "static", "struct",
+        "switch", "template", "this", "throw", "true", "try", "typedef", "typename", "typeof", "union", "unsigned", "using",
+        "virtual", "void", "volatile", "while", "NULL"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (!strcmp(s, words[i]))
+            return true;
+    bool lower = false, upper = false;
+    for (const char *c = s; *c; c++) {
+        lower = lower || islower((unsigned char)*c);
+        upper = upper || isupper((unsigned char)*c);
+    }
+    return (s[0] == '_' && (s[1] == '_' || isupper((unsigned char)s[1]))) || (upper && !lower && strchr(s, '_'));
+}
+
 const char *mpp_emit_identifier(struct mpp_arena *arena, const char *name)
 {
     char *s = mpp_arena_printf(arena, "%s%s", isdigit((unsigned char)name[0]) ? "n" : "", name);
     for (char *c = s; *c; c++)
         if (!isalnum((unsigned char)*c))
             *c = '_';
-    return s;
+    return s[0] == '_' && is_reserved(s) ? mpp_arena_printf(arena, "n%s", s) : is_reserved(s) ? mpp_arena_printf(arena, "%s_", s) : s;
 }
 
 const char *mpp_emit_quoted(struct mpp_arena *arena, const char *s)

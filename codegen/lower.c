@@ -1,9 +1,8 @@
 /* lower.c - graph + plan -> the flat local program: buffers, kernels, collectives in execution order. */
 #include <assert.h>
-#include <ctype.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "codegen/emit_internal.h"
 #include "codegen/lower_internal.h"
 #include "ir/op.h"
 
@@ -19,6 +18,9 @@ struct lower {
     int *first_use;               /* [n_tensors + 1] into `use`: the groups that read a tensor, as it is or copied */
     int *use, *use_operand;       /* in execution order */
     int *copy_buffer;             /* [n_copies] final buffer */
+    int *copy_of, *next_of;       /* [n_tensors] the first copy of a tensor, [n_copies] the next of the same; -1 */
+    int *copy_at, *next_at;       /* [n_groups] the first copy made for a group, [n_copies] the next; -1 */
+    const char **repeat_name;     /* [by repeat] */
     int *direct;                  /* [n_tensors] ACCUM buffer that the producer of this value writes to; -1 */
     enum mpp_write_mode *direct_mode;
     int *scalar_sum;              /* [n_tensors] Sum group that adds this scalar up right after it is made; -1 */
@@ -29,28 +31,14 @@ struct lower {
 static const char *identifier(struct mpp_arena *arena, const char *name, const char *repeat_name, int index,
                               const char *suffix)
 {
-    const char *start = name;
     if (repeat_name && index >= 0) {
-        const char *prefix = mpp_arena_printf(arena, "%s.%d.", repeat_name, index);
-        const char *at = strstr(name, prefix);
-        if (at == name)
-            start = name + strlen(prefix);
-        else if (at)
-            start = mpp_arena_printf(arena, "%.*s%s", (int)(at - name), name, at + strlen(prefix));
+        const char *prefix = mpp_arena_printf(arena, "%s.%d.", repeat_name, index), *at = strstr(name, prefix);
+        while (at && at > name && at[-1] != '.')
+            at = strstr(at + 1, prefix);
+        if (at)
+            name = mpp_arena_printf(arena, "%.*s%s", (int)(at - name), name, at + strlen(prefix));
     }
-    char *id = mpp_arena_printf(arena, "%s%s%s", isdigit((unsigned char)start[0]) ? "_" : "", start, suffix);
-    for (char *c = id; *c; c++)
-        if (!isalnum((unsigned char)*c))
-            *c = '_';
-    return id;
-}
-
-static const char *repeat_name(const struct mpp_graph *g, int repeat)
-{
-    for (int o = 0; repeat >= 0 && o < g->n_ops; o++)
-        if (g->ops[o].repeat == repeat)
-            return g->ops[o].repeat_name;
-    return NULL;
+    return mpp_emit_identifier(arena, mpp_arena_printf(arena, "%s%s", name, suffix));
 }
 
 static int add_buffer(struct lower *l, mpp_id tensor, struct mpp_sharding s, enum mpp_buffer_kind kind, int repeat,
@@ -64,7 +52,7 @@ static int add_buffer(struct lower *l, mpp_id tensor, struct mpp_sharding s, enu
     p->index = mpp_arena_grow(p->arena, p->index, &p->cap_layers, (size_t)p->n_buffers + 1, sizeof *p->index);
     struct mpp_buffer *b = &p->buffers[p->n_buffers];
     *b = (struct mpp_buffer){
-        .name = identifier(p->arena, t->name, repeat_name(l->g, repeat), index, suffix),
+        .name = identifier(p->arena, t->name, repeat < 0 ? NULL : l->repeat_name[repeat], index, suffix),
         .tensor = tensor, .sharding = s, .dtype = t->dtype, .n_dims = t->n_dims, .kind = kind,
         .cls = -1, .alias = -1, .alias_layer = -1, .carry_from = -1, .carry_in = {-1, -1},
     };
@@ -139,6 +127,30 @@ static void note_uses(struct lower *l)
             l->use[l->first_use[t] + fill[t]] = i;
             l->use_operand[l->first_use[t] + fill[t]++] = o;
         }
+}
+
+static void note_copies(struct lower *l)
+{
+    for (int c = l->stage->n_copies - 1; c >= 0; c--) {
+        const struct mpp_copy *copy = &l->stage->copies[c];
+        l->next_of[c] = l->copy_of[copy->tensor];
+        l->copy_of[copy->tensor] = c;
+        if (copy->store)
+            continue;
+        l->next_at[c] = l->copy_at[copy->first_group];
+        l->copy_at[copy->first_group] = c;
+    }
+}
+
+static void note_repeats(struct lower *l)
+{
+    int n = 0;
+    for (int o = 0; o < l->g->n_ops; o++)
+        n = l->g->ops[o].repeat >= n ? l->g->ops[o].repeat + 1 : n;
+    l->repeat_name = mpp_arena_array(l->p->arena, n, const char *);
+    for (int o = 0; o < l->g->n_ops; o++)
+        if (l->g->ops[o].repeat >= 0)
+            l->repeat_name[l->g->ops[o].repeat] = l->g->ops[o].repeat_name;
 }
 
 static int n_uses(const struct lower *l, mpp_id t)
@@ -239,9 +251,9 @@ static bool read_later(const struct lower *l, int c, int pos)
     for (int u = l->first_use[t]; u < l->first_use[t + 1]; u++)
         if (l->use[u] >= pos && mpp_sharding_equal(wanted(l, l->use[u], l->use_operand[u]), l->made[t]))
             return true;
-    for (int d = 0; d < l->stage->n_copies; d++) {
-        const struct mpp_copy *other = &l->stage->copies[d];
-        if (d != c && other->tensor == t && (other->first_group > pos || (other->first_group == pos && d > c)))
+    for (int d = l->copy_of[t]; d >= 0; d = l->next_of[d]) {
+        int other = l->stage->copies[d].first_group;
+        if (d != c && (other > pos || (other == pos && d > c)))
             return true;
     }
     return false;
@@ -295,9 +307,9 @@ static int find_buffer(const struct lower *l, mpp_id t, enum mpp_phase phase, st
 {
     if (mpp_sharding_equal(l->made[t], s))
         return l->home[t];
-    for (int c = 0; c < l->stage->n_copies; c++) {
+    for (int c = l->copy_of[t]; c >= 0; c = l->next_of[c]) {
         const struct mpp_copy *copy = &l->stage->copies[c];
-        if (copy->tensor == t && !copy->store && mpp_sharding_equal(copy->to, s) && l->copy_buffer[c] >= 0
+        if (!copy->store && mpp_sharding_equal(copy->to, s) && l->copy_buffer[c] >= 0
             && (copy->phase == phase || (copy->once && copy->phase == MPP_PHASE_FORWARD && phase == MPP_PHASE_BACKWARD)))
             return l->copy_buffer[c];
     }
@@ -408,8 +420,8 @@ static void add_scalar_terms(struct lower *l, int group)
         while (l->g->groups[s].in[operand] != t)
             operand++;
         struct mpp_sharding want = wanted(l, s, operand);
-        for (int c = 0; c < l->stage->n_copies && !mpp_sharding_equal(want, l->made[t]); c++)
-            if (l->stage->copies[c].tensor == t && !l->stage->copies[c].store) {
+        for (int c = l->copy_of[t]; c >= 0 && !mpp_sharding_equal(want, l->made[t]); c = l->next_of[c])
+            if (!l->stage->copies[c].store) {
                 term = emit_copy(l, c, group, term, -1, false);
                 break;
             }
@@ -423,8 +435,7 @@ static void lower_compute(struct lower *l, int group)
 {
     const struct mpp_group *grp = &l->g->groups[group];
     const struct mpp_gop *op = first_op(l, group);
-    int in[64];
-    assert(grp->n_in <= 64);
+    int *in = mpp_arena_array(l->p->arena, grp->n_in, int);
     for (int i = 0; i < grp->n_in; i++) {
         in[i] = grp->in[i] < 0 ? -1 : find_buffer(l, grp->in[i], grp->phase, wanted(l, group, i));
         assert(grp->in[i] < 0 || in[i] >= 0);
@@ -466,18 +477,19 @@ static void lower_gradient_copies(struct lower *l)
 
 static void lower_stores(struct lower *l, int group)
 {
-    for (int c = 0; c < l->stage->n_copies; c++) {
-        const struct mpp_copy *copy = &l->stage->copies[c];
-        if (copy->store && l->producer[copy->tensor] == group)
-            emit_copy(l, c, group, l->home[copy->tensor], l->p->resting[l->g->tensors[copy->tensor].updates], false);
+    for (int o = 0; o < l->g->groups[group].n_out; o++) {
+        mpp_id t = l->g->groups[group].out[o];
+        for (int c = l->copy_of[t]; c >= 0; c = l->next_of[c])
+            if (l->stage->copies[c].store)
+                emit_copy(l, c, group, l->home[t], l->p->resting[l->g->tensors[t].updates], false);
     }
 }
 
 static void lower_group(struct lower *l, int i)
 {
-    for (int c = 0; c < l->stage->n_copies; c++) {
+    for (int c = l->copy_at[i]; c >= 0; c = l->next_at[c]) {
         const struct mpp_copy *copy = &l->stage->copies[c];
-        if (copy->first_group == i && !copy->store && !is_gradient_copy(l, copy) && l->scalar_sum[copy->tensor] < 0)
+        if (!copy->store && !is_gradient_copy(l, copy) && l->scalar_sum[copy->tensor] < 0)
             l->copy_buffer[c] = emit_copy(l, c, i, l->home[copy->tensor], -1, false);
     }
     if (is_op(l, i, MPP_OP_ACCUMULATE))
@@ -537,8 +549,8 @@ static void note_outputs(struct lower *l)
             continue;
         mpp_id acc = g->tensors[t].info->gradient;
         l->p->gradient[t] = l->home[acc];
-        for (int c = 0; c < l->stage->n_copies; c++)
-            if (l->stage->copies[c].tensor == acc && is_gradient_copy(l, &l->stage->copies[c]))
+        for (int c = l->copy_of[acc]; c >= 0; c = l->next_of[c])
+            if (is_gradient_copy(l, &l->stage->copies[c]))
                 l->p->gradient[t] = l->copy_buffer[c];
     }
 }
@@ -564,11 +576,15 @@ void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, cons
         .p = out, .g = graph, .stage = stage,
         .home = filled(arena, n, -1), .made = mpp_arena_array(arena, n, struct mpp_sharding),
         .producer = filled(arena, n, -1), .first_use = filled(arena, n + 1, 0),
-        .copy_buffer = filled(arena, stage->n_copies, -1), .direct = filled(arena, n, -1),
+        .copy_buffer = filled(arena, stage->n_copies, -1), .copy_of = filled(arena, n, -1),
+        .next_of = filled(arena, stage->n_copies, -1), .copy_at = filled(arena, graph->n_groups, -1),
+        .next_at = filled(arena, stage->n_copies, -1), .direct = filled(arena, n, -1),
         .direct_mode = mpp_arena_array(arena, n, enum mpp_write_mode), .scalar_sum = filled(arena, n, -1),
         .sum_buffer = filled(arena, graph->n_groups, -1),
     };
     note_uses(&l);
+    note_copies(&l);
+    note_repeats(&l);
     plan_direct_writes(&l);
     plan_scalar_sums(&l);
     lower_resting(&l);

@@ -415,8 +415,11 @@ static int n_places(const struct mpp_buffer *b, const struct life *l)
 
 static void add_range(struct memory *m, struct ranges *r, int64_t low, int64_t high)
 {
-    if (r->n && r->range[r->n - 1].low == low && r->range[r->n - 1].high == high)
+    struct range *before = r->n ? &r->range[r->n - 1] : NULL;
+    if (before && before->low <= low && low < before->high) {
+        before->high = high > before->high ? high : before->high;
         return;
+    }
     r->range = mpp_arena_grow(m->arena, r->range, &r->cap, (size_t)r->n + 1, sizeof *r->range);
     r->range[r->n++] = (struct range){low, high};
 }
@@ -455,7 +458,11 @@ static void avoid(struct memory *m, struct ranges *r, int b, int c)
     const struct life *lx = &m->life[b], *ly = &m->life[c];
     if (!overlap(lx->hull, ly->hull))
         return;
-    bool frames = x->address == MPP_ADDR_STRIDED && y->address == MPP_ADDR_STRIDED && x->stride == y->stride;
+    bool both = x->address == MPP_ADDR_STRIDED && y->address == MPP_ADDR_STRIDED, frames = both && x->stride == y->stride;
+    if (both && !frames && x->cls == y->cls) { /* no frames: whole rows of places, which do not interleave */
+        add_range(m, r, y->offset - lx->n * x->stride, y->offset + ly->n * y->stride);
+        return;
+    }
     int places = frames ? 1 : n_places(x, lx);
     for (int rest = 0; rest < places; rest++) {
         int n = frames ? lx->n + ly->n : ly->n;

@@ -181,10 +181,11 @@ static int wire(const struct mpp_graph *g, const struct mpp_group *grp, mpp_id t
     for (int i = 0; i < grp->n_in; i++)
         if (grp->in[i] == t)
             return i;
+    int inside = -2;
     for (int k = 0; k < grp->n_ops; k++)
-        for (int o = 0; o < g->ops[grp->ops[k]].n_out; o++)
+        for (int o = 0; o < g->ops[grp->ops[k]].n_out; o++, inside--)
             if (g->ops[grp->ops[k]].out[o] == t)
-                return -2 - (k * 16 + o);
+                return inside;
     return -1;
 }
 
@@ -505,13 +506,15 @@ static void fix_aliases(struct roll *r)
     }
 }
 
-/* Names unique within a class, and among the plain buffers. */
+/* Names unique within a class, and among the plain buffers; `layer` and `dim` are fields of their own there. */
 static void unique_names(struct roll *r)
 {
     struct mpp_lprog *prog = r->prog;
     for (int b = 0; b < prog->n_buffers; b++) {
         int n = 1;
         const char *base = prog->buffers[b].name;
+        if (!strcmp(base, prog->buffers[b].cls < 0 ? "dim" : "layer"))
+            prog->buffers[b].name = mpp_arena_printf(r->arena, "%s_%d", base, ++n);
         for (int a = 0; a < b; a++)
             if (prog->buffers[a].cls == prog->buffers[b].cls && !strcmp(prog->buffers[a].name, prog->buffers[b].name)) {
                 prog->buffers[b].name = mpp_arena_printf(r->arena, "%s_%d", base, ++n);
@@ -532,10 +535,14 @@ static struct mpp_instr rewrite(struct roll *r, const struct mpp_instr *in, int 
     return out;
 }
 
-static const char *body_name(struct roll *r, int cls, const struct mpp_flat *f)
+static const char *body_name(struct roll *r, int cls, const struct run *run)
 {
+    const struct mpp_flat *f = &r->p->flats[run->first];
+    bool adds_norm = false;
+    for (int i = run->first; i < run->end; i++)
+        adds_norm = adds_norm || r->p->flats[i].instr.kind == MPP_INSTR_ADD_SCALAR;
     static const char *const phase_names[] = {"prologue", "forward", "backward", "update"};
-    const char *what = f->instr.gradient ? "reduce_gradients" : phase_names[f->phase];
+    const char *what = f->instr.gradient ? "reduce_gradients" : adds_norm ? "grad_norm" : phase_names[f->phase];
     const char *name = mpp_arena_printf(r->arena, "%s_%s", r->prog->classes[cls].name, what);
     int n = 1;
     const char *unique = name;
@@ -557,7 +564,7 @@ static void add_loop(struct roll *r, struct mpp_pitem *item, int li, int q)
         at++;
     const struct run *run = &r->runs[r->layers[first].runs[at]];
     struct mpp_body *body = &prog->bodies[prog->n_bodies];
-    *body = (struct mpp_body){.name = body_name(r, cls, &p->flats[run->first]), .cls = cls, .phase = run->phase,
+    *body = (struct mpp_body){.name = body_name(r, cls, run), .cls = cls, .phase = run->phase,
                               .n_instrs = run->end - run->first};
     body->instrs = mpp_arena_array(r->arena, body->n_instrs, struct mpp_instr);
     for (int i = 0; i < body->n_instrs; i++) {
