@@ -46,21 +46,28 @@ const char *mpp_emit_makefile(struct mpp_emit *e)
            "$(error BACKEND=$(BACKEND) is not in this release of mpplan; only BACKEND=host is)\n"
            "endif\n"
            "\n"
+           "# What objects were built with; they are built again when it changes.\n"
+           "BUILT_WITH = $(CC) $(LINK) $(CFLAGS) $(FLAGS) $(BLAS_CFLAGS) $(JANSSON_CFLAGS)\n"
+           "$(sort build/built-with $(RUNTIME_BUILD)/built-with): FORCE\n"
+           "\t@mkdir -p $(@D)\n"
+           "\t@echo '$(BUILT_WITH)' | cmp -s - $@ || echo '$(BUILT_WITH)' > $@\n"
+           "\n"
            "trainer: $(OBJECTS)\n"
            "\t$(LINK) $(CFLAGS) $(LDFLAGS) -o $@ $(OBJECTS) $(BLAS_LIBS) $(JANSSON_LIBS) -lpthread -lm\n"
            "\n"
-           "$(RUNTIME_BUILD)/runtime/host/%.o: runtime/host/%.c $(wildcard runtime/*.h runtime/host/*.h)\n"
+           "$(RUNTIME_BUILD)/runtime/host/%.o: runtime/host/%.c $(wildcard runtime/*.h runtime/host/*.h) \\\n"
+           "                                 $(RUNTIME_BUILD)/built-with\n"
            "\t@mkdir -p $(@D)\n"
            "\t$(LINK) $(CFLAGS) $(FLAGS) -Iruntime/host $(BLAS_CFLAGS) $(JANSSON_CFLAGS) -c $< -o $@\n"
            "\n"
-           "build/%.o: %.c $(wildcard *.h runtime/*.h)\n"
+           "build/%.o: %.c $(wildcard *.h runtime/*.h) build/built-with\n"
            "\t@mkdir -p $(@D)\n"
            "\t$(CC) $(CFLAGS) $(FLAGS) $(STRICT) -c $< -o $@\n"
            "\n"
            "clean:\n"
            "\trm -rf build trainer\n"
            "\n"
-           ".PHONY: clean\n";
+           ".PHONY: clean FORCE\n";
 }
 
 enum mpp_status mpp_emit_write(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir, const char *name,

@@ -232,6 +232,9 @@ static enum mpp_status check_batch(struct mpp_diag *diag, const struct mpp_graph
         mpp_diag_error(diag, nowhere, "--fix micro_batch=%lld,micro_batches=%lld,dp=%lld makes a batch of %lld, not %lld",
                        (long long)p->micro_batch, (long long)p->micro_batches, (long long)dp,
                        (long long)(p->micro_batch * p->micro_batches * dp), (long long)batch);
+    else if (g->whole_batch && (p->micro_batches > 1 || (p->micro_batch && p->micro_batch * dp < batch)))
+        mpp_diag_error(diag, nowhere, "--fix %s: the loss is no sum of terms of one sample each, so micro-batches do not "
+                       "add up to it; leave the whole batch in one", p->micro_batches > 1 ? "micro_batches" : "micro_batch");
     else if (!p->micro_batch && !p->micro_batches && micro > 0 && batch % micro)
         mpp_diag_error(diag, g->model->training.loc, "micro=\"%lld\" does not divide the batch of %lld",
                        (long long)micro, (long long)batch);
