@@ -272,7 +272,7 @@ enum mpp_status mpp_xml_read(struct mpp_arena *arena, struct mpp_diag *diag, con
     char *text = read_file(arena, path, &size, &why);
     if (!text) {
         mpp_diag_error(diag, (struct mpp_loc){NULL, 0}, "cannot read %s: %s", path, why);
-        return MPP_IO;
+        return MPP_INVALID;
     }
     return mpp_xml_parse(arena, diag, path, text, size, out_root);
 }

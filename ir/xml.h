@@ -26,7 +26,7 @@ struct mpp_xml {
     struct mpp_xml *first, *next, *parent;
 };
 
-/* Read the file at PATH into a tree in ARENA; *OUT_ROOT is its root element. MPP_INVALID or MPP_IO
+/* Read the file at PATH into a tree in ARENA; *OUT_ROOT is its root element. MPP_INVALID
  * after one diagnostic at the first fault (PATH:line). */
 enum mpp_status mpp_xml_read(struct mpp_arena *arena, struct mpp_diag *diag, const char *path,
                              struct mpp_xml **out_root) MPP_CHECKED;

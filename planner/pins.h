@@ -58,6 +58,8 @@ bool mpp_pins_allow_split(const struct mpp_pin_rules *r, const struct mpp_group 
 
 /* May PARAM or INPUT tensor T rest as S? */
 bool mpp_pins_allow_rest(const struct mpp_pin_rules *r, mpp_id t, struct mpp_sharding s);
+/* May parameters be kept gathered for the whole step? */
+bool mpp_pins_allow_kept(const struct mpp_pin_rules *r);
 
 /* Why nothing is left of GROUP's splits, or of T's resting shardings. */
 const char *mpp_pins_explain(struct mpp_arena *arena, const struct mpp_pin_rules *r, const struct mpp_group *group);

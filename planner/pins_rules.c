@@ -390,6 +390,12 @@ bool mpp_pins_allow_rest(const struct mpp_pin_rules *r, mpp_id t, struct mpp_sha
     return s.axis[data] < 0;
 }
 
+/* ZeRO-3 gathers a parameter again wherever it is used. */
+bool mpp_pins_allow_kept(const struct mpp_pin_rules *r)
+{
+    return r->pins->zero != 3;
+}
+
 /* ---- blame ---- */
 
 static bool some_split(const struct mpp_pin_rules *r, const struct mpp_group *group, int kinds)

@@ -402,7 +402,7 @@ enum mpp_status mpp_plan_read_json(struct mpp_arena *arena, struct mpp_diag *dia
     FILE *f = fopen(path, "rb");
     if (!f) {
         mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot read: %s", strerror(errno));
-        return MPP_IO;
+        return MPP_INVALID;
     }
     json_t *root = json_loadf(f, JSON_REJECT_DUPLICATES, &error);
     fclose(f);

@@ -357,7 +357,7 @@ static struct mpp_rest_class *make_rest_class(struct mpp_build *b, mpp_id t)
         if (!mpp_pins_allow_rest(b->pins, t, s))
             continue;
         add_rest(b, c, t, state[i], state[i]);
-        for (int j = 0; j < n_step && x->role == MPP_ROLE_PARAM; j++)
+        for (int j = 0; j < n_step && x->role == MPP_ROLE_PARAM && mpp_pins_allow_kept(b->pins); j++)
             if (j != i && is_gathered(s, mpp_build_sharding(b, x->n_dims, state[j])))
                 add_rest(b, c, t, state[i], state[j]);
     }
