@@ -6,11 +6,13 @@
  * 1 the system failed (I/O), 2 the input is wrong or nothing fits. */
 #include <errno.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "codegen/outdir.h"
 #include "codegen/program.h"
@@ -60,10 +62,24 @@ struct options {
 
 static volatile int interrupted;
 
+/* The first Ctrl-C ends the search with the best plan so far, the second ends the process. */
 static void on_interrupt(int sig)
 {
-    (void)sig;
+    static const char words[] = "\nmpplan: taking the best plan found so far; Ctrl-C again to stop\n";
+    (void)!write(STDERR_FILENO, words, sizeof words - 1);
     interrupted = 1;
+    signal(sig, SIG_DFL);
+}
+
+/* Signals that would end the process wait while a directory is written, so that none is left half done. */
+static void hold_signals(bool hold)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(hold ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
 }
 
 static double now_s(void)
@@ -75,63 +91,87 @@ static double now_s(void)
 
 /* ---- options ---- */
 
-static bool parse_count(struct mpp_diag *diag, const char *option, const char *text, int64_t *out)
-{
-    char *end;
-    errno = 0;
-    long long v = strtoll(text, &end, 10);
-    if (errno || end == text || *end || v < 1) {
-        mpp_diag_error(diag, (struct mpp_loc){0}, "%s %s: give a whole number of at least 1", option, text);
-        return false;
-    }
-    *out = v;
-    return true;
-}
+enum option_kind { FLAG, TEXT, COUNT, PINS, DEFINE };
 
-static void take_option(struct mpp_arena *arena, struct mpp_diag *diag, struct options *o, const char *name,
+static const struct option {
+    const char *name;
+    enum option_kind kind;
+    size_t at;                    /* its field of struct options */
+} table[] = {
+    {"--output", TEXT, offsetof(struct options, out)},
+    {"-o", TEXT, offsetof(struct options, out)},
+    {"--gpus", COUNT, offsetof(struct options, gpus)},
+    {"--cluster", TEXT, offsetof(struct options, cluster)},
+    {"--preset", TEXT, offsetof(struct options, model_options.preset)},
+    {"--batch", COUNT, offsetof(struct options, model_options.batch)},
+    {"--fix", PINS, 0},
+    {"--from-plan", TEXT, offsetof(struct options, from_plan)},
+    {"--dump-ilp", TEXT, offsetof(struct options, dump_ilp)},
+    {"--dump-after", TEXT, offsetof(struct options, dump_after)},
+    {"--stats", TEXT, offsetof(struct options, stats)},
+    {"--print-schema", FLAG, offsetof(struct options, schema)},
+    {"--help", FLAG, offsetof(struct options, help)},
+    {"-h", FLAG, offsetof(struct options, help)},
+    {"--version", FLAG, offsetof(struct options, version)},
+    {"-D", DEFINE, 0},
+};
+enum { N_OPTIONS = sizeof table / sizeof table[0] };
+
+static const struct mpp_loc nowhere = {0};
+
+static void take_option(struct mpp_arena *arena, struct mpp_diag *diag, struct options *o, const struct option *option,
                         const char *value)
 {
-    if (!strcmp(name, "-o") || !strcmp(name, "--output"))
-        o->out = value;
-    else if (!strcmp(name, "--cluster"))
-        o->cluster = value;
-    else if (!strcmp(name, "--gpus"))
-        parse_count(diag, name, value, &o->gpus);
-    else if (!strcmp(name, "--batch"))
-        parse_count(diag, name, value, &o->model_options.batch);
-    else if (!strcmp(name, "--preset"))
-        o->model_options.preset = value;
-    else if (!strcmp(name, "--from-plan"))
-        o->from_plan = value;
-    else if (!strcmp(name, "--dump-ilp"))
-        o->dump_ilp = value;
-    else if (!strcmp(name, "--dump-after"))
-        o->dump_after = value;
-    else if (!strcmp(name, "--stats"))
-        o->stats = value;
-    else if (!strcmp(name, "--fix"))
+    void *field = (char *)o + option->at;
+    char *end;
+    switch (option->kind) {
+    case FLAG:
+        *(bool *)field = true;
+        break;
+    case TEXT:
+        *(const char **)field = value;
+        break;
+    case COUNT:
+        errno = 0;
+        *(int64_t *)field = strtoll(value, &end, 10);
+        if (errno || *value < '0' || *value > '9' || *end || *(int64_t *)field < 1)
+            mpp_diag_error(diag, nowhere, "%s \"%s\": give a whole number of at least 1", option->name, value);
+        break;
+    case PINS:
         (void)!mpp_pins_parse(arena, diag, value, &o->pins);
-    else if (o->model_options.n_defines == MAX_DEFINES)
-        mpp_diag_error(diag, (struct mpp_loc){0}, "more than %d -D options", MAX_DEFINES);
-    else
-        o->defines[o->model_options.n_defines++] = value;
+        break;
+    case DEFINE:
+        if (o->model_options.n_defines == MAX_DEFINES)
+            mpp_diag_error(diag, nowhere, "more than %d -D options", MAX_DEFINES);
+        else
+            o->defines[o->model_options.n_defines++] = value;
+        break;
+    }
+}
+
+static const struct option *find_option(struct mpp_diag *diag, const char *name)
+{
+    const char *names[N_OPTIONS];
+    for (int k = 0; k < N_OPTIONS; k++) {
+        if (!strcmp(name, table[k].name))
+            return &table[k];
+        names[k] = table[k].name;
+    }
+    mpp_diag_error(diag, nowhere, "no option %s%s", name, mpp_diag_hint(diag, name, names, N_OPTIONS));
+    return NULL;
 }
 
 /* Options come as `--name value`, `--name=value`, `-Dname=value` or `-D name=value`. */
 static enum mpp_status parse_options(struct mpp_arena *arena, struct mpp_diag *diag, int argc, char **argv,
                                      struct options *o)
 {
-    static const char *const with_value[] = {"-o", "-D", "--output", "--gpus", "--cluster", "--preset", "--batch", "--fix",
-                                             "--from-plan", "--dump-ilp", "--dump-after", "--stats"};
-    static const char *const all[] = {"--output", "--gpus", "--cluster", "--preset", "--batch", "--fix", "--from-plan",
-                                      "--dump-ilp", "--dump-after", "--stats", "--print-schema", "--help", "--version"};
     o->model_options.defines = o->defines;
     o->pins = mpp_pins_none();
     for (int i = 1; i < argc; i++) {
         char *name = mpp_arena_strdup(arena, argv[i]), *value = NULL;
         if (name[0] != '-') {
             if (o->model)
-                mpp_diag_error(diag, (struct mpp_loc){0}, "two model files: %s and %s", o->model, argv[i]);
+                mpp_diag_error(diag, nowhere, "two model files: %s and %s", o->model, argv[i]);
             o->model = argv[i];
             continue;
         }
@@ -142,27 +182,18 @@ static enum mpp_status parse_options(struct mpp_arena *arena, struct mpp_diag *d
             value = strchr(name, '=');
             *value++ = '\0';
         }
-        o->schema = o->schema || !strcmp(name, "--print-schema");
-        o->help = o->help || !strcmp(name, "--help") || !strcmp(name, "-h");
-        o->version = o->version || !strcmp(name, "--version");
-        if (!strcmp(name, "--print-schema") || !strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "--version"))
+        const struct option *option = find_option(diag, name);
+        if (!option)
             continue;
-        bool known = false;
-        for (size_t k = 0; k < sizeof with_value / sizeof with_value[0]; k++)
-            known = known || !strcmp(name, with_value[k]);
-        if (!known) {
-            mpp_diag_error(diag, (struct mpp_loc){0}, "no option %s%s", name,
-                           mpp_diag_hint(diag, name, all, (int)(sizeof all / sizeof all[0])));
-            continue;
-        }
-        if (!value && i + 1 == argc) {
-            mpp_diag_error(diag, (struct mpp_loc){0}, "%s wants a value; see mpplan --help", name);
-            break;
-        }
-        take_option(arena, diag, o, name, value ? value : argv[++i]);
+        if (option->kind == FLAG && value)
+            mpp_diag_error(diag, nowhere, "%s takes no value", name);
+        else if (option->kind != FLAG && !value && i + 1 == argc)
+            mpp_diag_error(diag, nowhere, "%s wants a value; see mpplan --help", name);
+        else
+            take_option(arena, diag, o, option, value || option->kind == FLAG ? value : argv[++i]);
     }
     if (!o->model && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
-        mpp_diag_error(diag, (struct mpp_loc){0}, "no model file; try: mpplan models/gpt.xml --preset tiny --gpus 4 -o plan/");
+        mpp_diag_error(diag, nowhere, "no model file; try: mpplan models/gpt.xml --preset tiny --gpus 4 -o plan/");
     return mpp_diag_errors(diag) ? MPP_INVALID : MPP_OK;
 }
 
@@ -202,34 +233,33 @@ static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *
         }
         options.capacity_bytes -= over + usable / 256;
     }
-    mpp_diag_error(diag, (struct mpp_loc){0}, "no plan whose arena fits the device's %lld usable bytes was found", (long long)usable);
+    mpp_diag_error(diag, nowhere, "no plan whose arena fits the device's %lld usable bytes was found", (long long)usable);
     return MPP_INFEASIBLE;
+}
+
+static enum mpp_status cannot_write(struct mpp_diag *diag, const char *path)
+{
+    mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
+    return MPP_IO;
 }
 
 static enum mpp_status write_report(struct mpp_diag *diag, const struct mpp_graph *g, const struct mpp_cluster *cluster,
                                     const struct mpp_plan *plan, const struct mpp_lprog *prog, const char *path)
 {
-    FILE *f = path ? fopen(path, "w") : stdout;
-    if (!f) {
-        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
-        return MPP_IO;
-    }
+    FILE *f = fopen(path, "w");
+    if (!f)
+        return cannot_write(diag, path);
     enum mpp_status st = mpp_report_write(diag, g, cluster, plan, prog, f);
-    bool bad = ferror(f) != 0;
-    if (path)
-        bad = fclose(f) != 0 || bad;
-    if (st == MPP_OK && bad) {
-        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
-        st = MPP_IO;
-    }
-    return st;
+    return fclose(f) != 0 && st == MPP_OK ? cannot_write(diag, path) : st;
 }
 
 static enum mpp_status write_directory(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *g,
                                        const struct mpp_cluster *cluster, const struct mpp_plan *plan,
-                                       const struct mpp_lprog *prog, const char *tmp, const char *dir)
+                                       const struct mpp_lprog *prog, const char *dir)
 {
+    const char *tmp;
     enum mpp_status st;
+    MPP_TRY(mpp_outdir_begin(arena, diag, dir, &tmp));
     MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, prog, tmp));
     MPP_TRY_GOTO(st, fail, mpp_plan_write_json(diag, g, cluster, plan, mpp_arena_printf(arena, "%s/plan.json", tmp)));
     MPP_TRY_GOTO(st, fail, write_report(diag, g, cluster, plan, prog, mpp_arena_printf(arena, "%s/report.txt", tmp)));
@@ -243,18 +273,13 @@ static enum mpp_status write_stats(struct mpp_diag *diag, const char *path, cons
                                    const struct mpp_graph *g, const struct mpp_plan *plan)
 {
     FILE *f = strcmp(path, "-") ? fopen(path, "w") : stderr;
-    if (!f) {
-        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
-        return MPP_IO;
-    }
+    if (!f)
+        return cannot_write(diag, path);
     fprintf(f, "{\"read_s\": %.6f, \"plan_s\": %.6f, \"lower_s\": %.6f, \"emit_s\": %.6f, \"ops\": %d, \"groups\": %d, "
                "\"solver_nodes\": %d, \"solver_nodes_reduced\": %d, \"glpk_rows\": %d, \"glpk_cols\": %d, \"gap\": %.9g}\n",
             s->read_s, s->plan_s, s->lower_s, s->emit_s, g->n_ops, g->n_groups, plan->solver.nodes_full,
             plan->solver.nodes_reduced, plan->solver.glpk_rows, plan->solver.glpk_cols, plan->gap);
-    bool bad = f == stderr ? false : fclose(f) != 0;
-    if (bad)
-        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
-    return bad ? MPP_IO : MPP_OK;
+    return f != stderr && fclose(f) != 0 ? cannot_write(diag, path) : MPP_OK;
 }
 
 static void print_schema(struct mpp_arena *arena)
@@ -271,13 +296,13 @@ static void print_schema(struct mpp_arena *arena)
 static enum mpp_status make_folders(struct mpp_arena *arena, struct mpp_diag *diag, const char *path)
 {
     char *part = mpp_arena_strdup(arena, path);
-    for (char *c = part + 1; ; c++) {
+    for (char *c = *part ? part + 1 : part; ; c++) {
         char end = *c;
         if (end != '/' && end != '\0')
             continue;
         *c = '\0';
         if (mkdir(part, 0777) != 0 && errno != EEXIST) {
-            mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot make the directory: %s", strerror(errno));
+            mpp_diag_error(diag, (struct mpp_loc){*path ? path : "--dump-ilp", 0}, "cannot make the directory: %s", strerror(errno));
             return MPP_IO;
         }
         *c = end;
@@ -303,24 +328,22 @@ static enum mpp_status run(struct mpp_arena *arena, struct mpp_diag *diag, struc
     MPP_TRY(mpp_cluster_load(arena, diag, o->cluster ? o->cluster : "host", n, &cluster));
     stats.read_s = now_s() - start;
 
-    const char *tmp = NULL;
     if (o->dump_ilp)
         MPP_TRY(make_folders(arena, diag, o->dump_ilp));
     if (o->out)
-        MPP_TRY(mpp_outdir_begin(arena, diag, o->out, &tmp));
+        MPP_TRY(mpp_outdir_check(arena, diag, o->out));
     struct mpp_plan *plan;
     struct mpp_lprog *prog;
-    enum mpp_status st = plan_and_lower(arena, diag, o, g, cluster, &stats, &plan, &prog);
-    if (st != MPP_OK) {
-        if (tmp)
-            mpp_outdir_abandon(tmp);
-        return st;
-    }
+    MPP_TRY(plan_and_lower(arena, diag, o, g, cluster, &stats, &plan, &prog));
     start = now_s();
-    if (o->out)
-        MPP_TRY(write_directory(arena, diag, g, cluster, plan, prog, tmp, o->out));
+    if (o->out) {
+        hold_signals(true);
+        enum mpp_status st = write_directory(arena, diag, g, cluster, plan, prog, o->out);
+        hold_signals(false);
+        MPP_TRY(st);
+    }
     stats.emit_s = now_s() - start;
-    MPP_TRY(write_report(diag, g, cluster, plan, prog, NULL));
+    MPP_TRY(mpp_report_write(diag, g, cluster, plan, prog, stdout));
     return o->stats ? write_stats(diag, o->stats, &stats, g, plan) : MPP_OK;
 }
 
@@ -339,6 +362,8 @@ int main(int argc, char **argv)
         print_schema(arena);
     else if (st == MPP_OK)
         st = run(arena, diag, &o);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && st == MPP_OK)
+        st = cannot_write(diag, "standard output");
     mpp_diag_free(diag);
     mpp_arena_free(arena);
     return st == MPP_OK ? 0 : st == MPP_IO ? 1 : 2;

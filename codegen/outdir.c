@@ -1,3 +1,4 @@
+/* outdir.c - a plan directory that appears whole or not at all. */
 #include "codegen/outdir.h"
 
 #include <dirent.h>
@@ -45,15 +46,30 @@ static bool is_empty(const char *dir)
     return empty;
 }
 
-enum mpp_status mpp_outdir_begin(struct mpp_arena *arena, struct mpp_diag *diag, const char *dir, const char **out_tmp)
+static const char *without_slashes(struct mpp_arena *arena, const char *dir)
 {
     char *base = mpp_arena_strdup(arena, dir);
     for (size_t n = strlen(base); n > 1 && base[n - 1] == '/'; n--)
         base[n - 1] = '\0';
+    return base;
+}
+
+enum mpp_status mpp_outdir_check(struct mpp_arena *arena, struct mpp_diag *diag, const char *dir)
+{
+    const char *tmp;
+    MPP_TRY(mpp_outdir_begin(arena, diag, dir, &tmp));
+    mpp_outdir_abandon(tmp);
+    return MPP_OK;
+}
+
+enum mpp_status mpp_outdir_begin(struct mpp_arena *arena, struct mpp_diag *diag, const char *dir, const char **out_tmp)
+{
+    const char *base = without_slashes(arena, dir);
     if (!*base)
         return refused(diag, "-o", "the name is empty; give a directory, as in -o plan/");
     struct stat sb;
-    if (stat(base, &sb) == 0) {
+    bool exists = stat(base, &sb) == 0;
+    if (exists) {
         if (!S_ISDIR(sb.st_mode))
             return refused(diag, dir, "it exists and is not a directory; choose another with -o");
         if (access(base, W_OK | X_OK) != 0)
@@ -62,9 +78,9 @@ enum mpp_status mpp_outdir_begin(struct mpp_arena *arena, struct mpp_diag *diag,
         if (!is_empty(base) && stat(mpp_arena_printf(arena, "%s/plan.json", base), &plan) != 0)
             return refused(diag, dir, "the directory is not empty and holds no plan.json; choose another with -o");
     }
-    char *tmp = mpp_arena_printf(arena, "%s.tmp-XXXXXX", base);
+    char *tmp = mpp_arena_printf(arena, "%s%s.tmp-XXXXXX", base, exists ? "/" : "");
     if (!mkdtemp(tmp))
-        return refused(diag, dir, strerror(errno));
+        return refused(diag, dir, errno == ENOENT ? "the folder above it does not exist" : strerror(errno));
     chmod(tmp, 0755);
     *out_tmp = tmp;
     return MPP_OK;
@@ -81,8 +97,8 @@ static enum mpp_status move_entries(struct mpp_arena *arena, struct mpp_diag *di
             continue;
         const char *from = mpp_arena_printf(arena, "%s/%s", tmp, e->d_name);
         const char *to = mpp_arena_printf(arena, "%s/%s", base, e->d_name);
-        struct stat sb;
-        if (lstat(to, &sb) == 0 && S_ISDIR(sb.st_mode))
+        struct stat old, new;
+        if (lstat(to, &old) == 0 && (S_ISDIR(old.st_mode) || (lstat(from, &new) == 0 && S_ISDIR(new.st_mode))))
             remove_tree(to);
         if (rename(from, to) != 0)
             st = refused(diag, to, strerror(errno));
@@ -93,9 +109,7 @@ static enum mpp_status move_entries(struct mpp_arena *arena, struct mpp_diag *di
 
 enum mpp_status mpp_outdir_commit(struct mpp_arena *arena, struct mpp_diag *diag, const char *tmp, const char *dir)
 {
-    char *base = mpp_arena_strdup(arena, dir);
-    for (size_t n = strlen(base); n > 1 && base[n - 1] == '/'; n--)
-        base[n - 1] = '\0';
+    const char *base = without_slashes(arena, dir);
     enum mpp_status st = MPP_OK;
     struct stat sb;
     if (stat(base, &sb) != 0) {

@@ -1,7 +1,8 @@
 /* outdir.h - a plan directory that appears whole or not at all.
  *
+ *     MPP_TRY(mpp_outdir_check(arena, diag, "plan/"));            // before hours of planning
  *     const char *tmp;
- *     MPP_TRY(mpp_outdir_begin(arena, diag, "plan/", &tmp));      // a fresh directory beside it
+ *     MPP_TRY(mpp_outdir_begin(arena, diag, "plan/", &tmp));      // a fresh directory on the same file system
  *     ... write files into tmp ...
  *     MPP_TRY(mpp_outdir_commit(arena, diag, tmp, "plan/"));      // or mpp_outdir_abandon(tmp)
  *
@@ -14,7 +15,10 @@
 #include "ir/diag.h"
 #include "ir/status.h"
 
-/* Check that DIR can be written and make a temporary directory beside it; *OUT_TMP is its path, in ARENA. */
+/* Can DIR be written? Leaves nothing behind. */
+enum mpp_status mpp_outdir_check(struct mpp_arena *arena, struct mpp_diag *diag, const char *dir) MPP_CHECKED;
+
+/* Check DIR and make a temporary directory, inside it where it exists, else beside it; *OUT_TMP is its path, in ARENA. */
 enum mpp_status mpp_outdir_begin(struct mpp_arena *arena, struct mpp_diag *diag, const char *dir,
                                  const char **out_tmp) MPP_CHECKED;
 
