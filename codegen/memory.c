@@ -16,7 +16,7 @@
 
 #include "codegen/lower_internal.h"
 
-enum { ROUND_BYTES = 64, MAX_TRIES = 12, MAX_WORK = 40000000 };
+enum { ROUND_BYTES = 64, MAX_TRIES = 64, MAX_WORK = 40000000 };
 
 struct span {                     /* of time; first > last: never */
     int first, last;
