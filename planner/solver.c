@@ -122,6 +122,9 @@ static void index_problem(struct mpp_solver *s)
     s->alive = mpp_arena_array(s->arena, s->choice_first[p->n_nodes], uint8_t);
     s->usage_span = mpp_arena_array(s->arena, s->usage_first[p->n_nodes], struct mpp_solver_span);
     s->copy_span = mpp_arena_array(s->arena, p->n_values, struct mpp_solver_span);
+    s->consumer_first = mpp_arena_array(s->arena, p->n_values + 1, int32_t);
+    for (int32_t v = 0; v < p->n_values; v++)
+        s->consumer_first[v + 1] = s->consumer_first[v] + p->values[v].n_consumers;
 }
 
 /* Everything is possible again, save what costs too much to count. */
@@ -265,14 +268,41 @@ static int32_t count_alive(const struct mpp_solver *s)
     return n;
 }
 
-static enum mpp_status dump(const struct mpp_solver *s, const char *path, const char *title)
+static enum mpp_status dump_full(const struct mpp_solver *s)
 {
-    if (!path)
+    if (!s->set.dump_full)
         return MPP_OK;
-    struct mpp_solver_mip *m = mpp_solver_mip_new(s);
-    enum mpp_status st = mpp_solver_mip_write(s, m, path, title);
-    mpp_solver_mip_free(m);
-    return st;
+    return mpp_solver_lp_write(s, false, s->set.dump_full,
+                               "\\ The whole problem: every choice of every node, every conversion of every value.\n");
+}
+
+/* What is left when all is done: without what the best choice rules out. */
+static enum mpp_status dump_reduced(struct mpp_solver *s)
+{
+    char title[900];
+    int32_t n_open = 0, n_left = 0;
+    if (!s->set.dump_reduced)
+        return MPP_OK;
+    if (s->found && !(s->set.interrupt && *s->set.interrupt))
+        mpp_solver_fix(s);
+    mpp_solver_drop_lonely(s);
+    for (int32_t i = 0; i < s->p->n_nodes; i++) {
+        int32_t n = 0;
+        for (int32_t k = s->choice_first[i]; k < s->choice_first[i + 1]; k++)
+            n += s->alive[k];
+        n_open += n > 1;
+        n_left += n > 1 ? n : 0;
+    }
+    int at = snprintf(title, sizeof title,
+                      "\\ The reduced problem: %d of %d nodes are open, with %d of %d choices, %d times may pass capacity.\n",
+                      n_open, s->p->n_nodes, n_left, s->choice_first[s->p->n_nodes], s->n_rows);
+    if (s->found)
+        snprintf(title + at, sizeof title - (size_t)at,
+                 "\\ Left out: choices that others replace at no loss; choices and conversions that nothing of cost\n"
+                 "\\ at most %" PRId64 ", the best found, can have; what has one choice left is in the constant and\n"
+                 "\\ the limits. The optimum is that of the whole problem%s, at least %" PRId64 ".\n",
+                 s->upper, s->bound >= s->upper ? ", known to be the best found" : "", s->bound < s->upper ? s->bound : s->upper);
+    return mpp_solver_lp_write(s, true, s->set.dump_reduced, title);
 }
 
 bool mpp_solver_closed(const struct mpp_solver *s)
@@ -324,11 +354,15 @@ static void weakest_bound(struct mpp_solver *s)
     }
 }
 
+double mpp_solver_room(const struct mpp_solver *s)
+{
+    return s->set.table_limit > DEFAULT_TABLE_LIMIT ? 8 * (double)s->set.table_limit : MAX_ENTRIES;
+}
+
 /* Elimination without memory; exact unless values were split. */
 static void solve_free(struct mpp_solver *s)
 {
-    double room = s->set.table_limit > DEFAULT_TABLE_LIMIT ? 8 * (double)s->set.table_limit : MAX_ENTRIES;
-    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, room);
+    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, mpp_solver_room(s));
     if (!plan)
         return;
     struct mpp_solver_eval *ev = mpp_solver_eval_new(s, plan, NULL);
@@ -437,9 +471,12 @@ enum mpp_status mpp_solver_solve(struct mpp_solver *s, int32_t *out_choice, stru
     info->nodes_full = s->p->n_nodes;
     info->values_full = s->p->n_values;
     info->choices_full = s->choice_first[s->p->n_nodes];
+    s->pair = NULL;
     if (s->p->capacity_bytes < INT64_MAX)
         mpp_solver_rows_build(s);
-    MPP_TRY(dump(s, s->set.dump_full, "The whole problem."));
+    s->last = (struct mpp_solver_prices){0, mpp_arena_array(s->arena, s->n_rows, int32_t),
+                                         mpp_arena_array(s->arena, s->n_rows, int64_t)};
+    MPP_TRY(dump_full(s));
     mpp_solver_rows_drop_slack(s);
     if (!s->tune.no_dominance && mpp_solver_dominance(s, s->n_rows > 0) > 0)
         mpp_solver_rows_drop_slack(s);
@@ -450,9 +487,9 @@ enum mpp_status mpp_solver_solve(struct mpp_solver *s, int32_t *out_choice, stru
     say(s, "eliminated");
     if (!mpp_solver_closed(s) && !mpp_solver_stopped(s) && !s->set.quick)
         solve_priced(s);
-    MPP_TRY(dump(s, s->set.dump_reduced, "The reduced problem."));
     if (!mpp_solver_closed(s) && !mpp_solver_stopped(s) && !s->set.quick && !s->tune.no_glpk)
         solve_glpk(s, info);
+    MPP_TRY(dump_reduced(s));
     say(s, "done");
     finish(s, out_choice, info);
     if (info->status == MPP_SOLVER_INFEASIBLE)

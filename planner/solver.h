@@ -75,7 +75,9 @@ struct mpp_solver_settings {
                                    * the gap below it: MPP_LIMIT, and info.bound says so */
     bool quick;                   /* stop after the bound without memory and the first test of memory */
     FILE *log;                    /* one line per phase; NULL: silent */
-    const char *dump_full, *dump_reduced; /* CPLEX LP files to write before solving; NULL: none */
+    const char *dump_full;        /* CPLEX LP file to write before solving: the whole problem; NULL: none */
+    const char *dump_reduced;     /* the same when all is done: what nothing as cheap as the answer can have is out and
+                                   * what is settled folded away, so the optimum stays; takes its own time. NULL: none */
     volatile int *interrupt;      /* becomes non-zero on Ctrl-C; NULL: none */
 };
 

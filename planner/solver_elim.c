@@ -580,7 +580,18 @@ struct down {
     int32_t **memo_out, *outside;  /* table numbers per memo: the variable's, then each input's */
     size_t memo_cap;
     int64_t limit;
+    int32_t *factor;               /* [n_factors] table numbers, -1: none; NULL: not wanted */
 };
+
+/* Is the least total per entry wanted of the input? */
+static int64_t down_size(const struct down *d, int32_t in)
+{
+    const struct mpp_solver_plan *p = d->r.p;
+    if (in >= p->n_factors)
+        return p->buckets[in - p->n_factors].size;
+    enum mpp_solver_factor_kind kind = p->factors[in].kind;
+    return d->factor && (kind == MPP_FACTOR_VALUE || kind == MPP_FACTOR_SPLIT) ? p->factors[in].size : 0;
+}
 
 /* The least total per entry of each child's message and per value of the variable. */
 static void bucket_down(struct down *d, int32_t j, int32_t *ids)
@@ -588,12 +599,12 @@ static void bucket_down(struct down *d, int32_t j, int32_t *ids)
     struct run *r = &d->r;
     const struct mpp_solver_bucket *bk = &r->p->buckets[j];
     struct mpp_solver_eval *ev = r->ev;
-    int32_t w = bk->n_scope + 1, nf = r->p->n_factors, n_k = r->p->vars[bk->var].size;
+    int32_t w = bk->n_scope + 1, n_k = r->p->vars[bk->var].size;
     struct mpp_arena *tmp = mpp_arena_new();
     int64_t **out = mpp_arena_array(tmp, bk->n_in + 1, int64_t *);
     int64_t *size = mpp_arena_array(tmp, bk->n_in + 1, int64_t);
     for (int32_t i = 0; i <= bk->n_in; i++) {
-        size[i] = i == 0 ? n_k : bk->in[i - 1] >= nf ? r->p->buckets[bk->in[i - 1] - nf].size : 0;
+        size[i] = i == 0 ? n_k : down_size(d, bk->in[i - 1]);
         out[i] = size[i] ? mpp_arena_array(tmp, size[i], int64_t) : NULL;
         for (int64_t e = 0; e < size[i]; e++)
             out[i][e] = MPP_SOLVER_INF;
@@ -637,7 +648,8 @@ static void down_one(struct down *d, int32_t j, int64_t *out_class)
     key[1] = d->outside[j];
     for (int32_t i = 0; i < bk->n_in; i++) {
         bool msg = bk->in[i] >= nf;
-        key[i + 2] = (msg ? r->ev->message_table[bk->in[i] - nf] : r->ev->factor_table[bk->in[i]]) * (int64_t)2 + msg;
+        key[i + 2] = (msg ? r->ev->message_table[bk->in[i] - nf] : r->ev->factor_table[bk->in[i]]) * (int64_t)4 + 2 * msg +
+                     (down_size(d, bk->in[i]) > 0);
     }
     bool fresh;
     int32_t id = mpp_solver_index_add(d->memo, key, sizeof *key * ((size_t)bk->n_in + 2), true, &fresh);
@@ -649,6 +661,8 @@ static void down_one(struct down *d, int32_t j, int64_t *out_class)
     for (int32_t i = 0; i < bk->n_in; i++)
         if (bk->in[i] >= nf)
             d->outside[bk->in[i] - nf] = d->memo_out[id][i + 1];
+        else if (d->factor)
+            d->factor[bk->in[i]] = d->memo_out[id][i + 1];
     const struct mpp_solver_var *var = &r->p->vars[bk->var];
     const int64_t *least = r->ev->table[d->memo_out[id][0]];
     int64_t *out = var->value < 0 ? out_class + r->p->classes.first[var->node] : NULL;
@@ -657,7 +671,7 @@ static void down_one(struct down *d, int32_t j, int64_t *out_class)
 }
 
 void mpp_solver_eval_marginals(struct mpp_solver *s, struct mpp_solver_plan *p, struct mpp_solver_eval *ev,
-                               int64_t limit, int64_t *out_class, int64_t **out_outside)
+                               int64_t limit, int64_t *out_class, int64_t **out_outside, int64_t **out_factor)
 {
     int32_t row = 1;
     int64_t zero = 0;
@@ -667,6 +681,9 @@ void mpp_solver_eval_marginals(struct mpp_solver *s, struct mpp_solver_plan *p, 
     d.r.row = mpp_arena_array(d.r.scratch, row, int64_t);
     d.memo = mpp_solver_index_new(d.r.scratch);
     d.outside = mpp_arena_array(d.r.scratch, p->n_buckets, int32_t);
+    d.factor = out_factor ? mpp_arena_array(d.r.scratch, p->n_factors, int32_t) : NULL;
+    for (int32_t f = 0; out_factor && f < p->n_factors; f++)
+        d.factor[f] = -1;
     memset(out_class, 0, sizeof *out_class * (size_t)p->classes.first[s->p->n_nodes]);
     for (int32_t j = p->n_buckets - 1; j >= 0; j--) {
         if (p->buckets[j].parent < 0)
@@ -675,5 +692,21 @@ void mpp_solver_eval_marginals(struct mpp_solver *s, struct mpp_solver_plan *p, 
     }
     for (int32_t j = 0; out_outside && j < p->n_buckets; j++)
         out_outside[j] = ev->table[d.outside[j]];
+    for (int32_t f = 0; out_factor && f < p->n_factors; f++)
+        out_factor[f] = d.factor[f] >= 0 ? ev->table[d.factor[f]] : NULL;
     mpp_arena_free(d.r.scratch);
+}
+
+void mpp_solver_factor_pairs(const struct mpp_solver *s, const struct mpp_solver_plan *p, const struct mpp_solver_factor *f,
+                             const int64_t *table, int64_t limit, int32_t c, uint8_t *out_bits)
+{
+    struct mpp_arena *scratch = mpp_arena_new();
+    struct forms w = forms_start(s, p, f, scratch);
+    int32_t nf = s->p->values[f->index].n_forms, at = f->kind == MPP_FACTOR_SPLIT ? 1 : c + 1;
+    for (int64_t e = 0; e < f->size; e++, forms_next(s, p, f, &w)) {
+        int64_t bit = (int64_t)w.form[0] * nf + w.form[at];
+        if (table[e] <= limit)
+            out_bits[bit / 8] |= (uint8_t)(1 << bit % 8);
+    }
+    mpp_arena_free(scratch);
 }

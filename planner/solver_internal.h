@@ -9,7 +9,8 @@
  *     solver_label.c   elimination with Pareto labels, which closes the gap exactly
  *     solver_mix.c     a choice between two, for models of many equal layers
  *     solver_local.c   a good choice where nothing above is small enough
- *     solver_mip.c     the integer program as rows and columns, and as a CPLEX LP file
+ *     solver_mip.c     the integer program as rows and columns
+ *     solver_lp.c      the integer program as a CPLEX LP file
  *     solver_glpk.c    the only user of GLPK */
 #ifndef MPP_SOLVER_INTERNAL_H
 #define MPP_SOLVER_INTERNAL_H
@@ -41,6 +42,12 @@ struct mpp_solver_tuning {
     bool no_dominance, no_prices, no_labels, no_glpk, no_split, force_split;
 };
 
+/* Prices that outlast a round, by time. */
+struct mpp_solver_prices {
+    int32_t n, *time;
+    int64_t *price;
+};
+
 struct mpp_solver {
     const struct mpp_solver_problem *p;
     struct mpp_solver_settings set;
@@ -56,6 +63,10 @@ struct mpp_solver {
     int32_t n_rows, *row_time;               /* times at which memory could bind, ascending */
     bool free_cost;                          /* eliminate as if costs were 0: the least memory */
     int64_t work;
+    struct mpp_solver_prices last;
+    int32_t *consumer_first;                 /* [n_values + 1] a value's consumers, numbered through */
+    const uint8_t **pair;                    /* [all consumers] bits [made][wanted] of what is not ruled out, NULL: all.
+                                              * NULL unless mpp_solver_fix was called */
     int32_t *best;                           /* [n_nodes] the best choice so far */
     bool found, fits;                        /* there is one; something fits, whatever it costs */
     int64_t least_peak;                      /* no choice's peak is lower; 0: not known */
@@ -157,6 +168,9 @@ void mpp_solver_row_bytes(const struct mpp_solver *s, const int32_t *choice, int
 struct mpp_solver_plan *mpp_solver_plan_new(struct mpp_solver *s, double max_entries);
 void mpp_solver_plan_free(struct mpp_solver_plan *plan);
 
+/* How many entries the tables of an elimination without memory may have. */
+double mpp_solver_room(const struct mpp_solver *s);
+
 /* solver_elim.c */
 struct mpp_solver_eval *mpp_solver_eval_new(struct mpp_solver *s, struct mpp_solver_plan *plan, const int64_t *prices);
 void mpp_solver_eval_free(struct mpp_solver_eval *ev);
@@ -169,10 +183,15 @@ void mpp_solver_eval_copies(struct mpp_solver_plan *plan, struct mpp_solver_eval
 void mpp_solver_copy_bytes(const struct mpp_solver *s, const struct mpp_solver_plan *plan,
                            const struct mpp_solver_factor *f, int64_t *out);
 /* Least priced cost over all solutions with a class, minus the optimum: [all classes]. With OUT_OUTSIDE
- * [n_buckets], also per bucket the same for each entry of its message (tables of EV's arena).
- * What is more than LIMIT may come out as INF. */
+ * [n_buckets], also per bucket the same for each entry of its message (tables of EV's arena); with
+ * OUT_FACTOR [n_factors] likewise for each entry of a value's table. What is more than LIMIT may come out as INF. */
 void mpp_solver_eval_marginals(struct mpp_solver *s, struct mpp_solver_plan *plan, struct mpp_solver_eval *ev,
-                               int64_t limit, int64_t *out_class, int64_t **out_outside);
+                               int64_t limit, int64_t *out_class, int64_t **out_outside, int64_t **out_factor);
+/* Set the bits of the pairs of forms, made and wanted by consumer C, that some entry of F's table below or at LIMIT has:
+ * F is a value's factor, TABLE its OUT_FACTOR. */
+void mpp_solver_factor_pairs(const struct mpp_solver *s, const struct mpp_solver_plan *plan,
+                             const struct mpp_solver_factor *f, const int64_t *table, int64_t limit, int32_t c,
+                             uint8_t *out_bits);
 /* A choice's cost and the price of its bytes; PRICE_SUM are prefix sums over the rows, or NULL. */
 int64_t mpp_solver_priced_cost(const struct mpp_solver *s, const int64_t *price_sum, int32_t node, int32_t choice);
 
@@ -184,6 +203,9 @@ int64_t mpp_solver_offer(struct mpp_solver *s, const int32_t *choice, bool *out_
 
 /* solver_price.c: prices on memory rows and shares of copies: better bounds and choices, fewer alive. */
 void mpp_solver_price(struct mpp_solver *s);
+/* Rule out every choice and pair of forms that nothing as cheap as the best choice can have, as far as prices show it:
+ * for a dump, when all else is done. Nothing that costs at most s->upper is lost, save what something no dearer replaces. */
+void mpp_solver_fix(struct mpp_solver *s);
 /* A lower bound on every choice's peak, each usage at its least, and the row that shows it. */
 int64_t mpp_solver_floor(const struct mpp_solver *s, int32_t *out_row);
 /* Raise s->least_peak; offers the choices on the way and stops at the first that fits. Rules out choices that
@@ -241,11 +263,15 @@ struct mpp_solver_mip {
 
 struct mpp_solver_mip *mpp_solver_mip_new(const struct mpp_solver *s);
 void mpp_solver_mip_free(struct mpp_solver_mip *mip);
-enum mpp_status mpp_solver_mip_write(const struct mpp_solver *s, const struct mpp_solver_mip *mip, const char *path,
-                                     const char *title);
 /* The value of every column under CHOICE. */
 void mpp_solver_mip_point(const struct mpp_solver *s, const struct mpp_solver_mip *mip, const int32_t *choice,
                           double *out_x);
+
+/* solver_lp.c: write the alive choices as a CPLEX LP file, TITLE (lines of comment) first. Reduced: with what is
+ * settled folded away, which wants mpp_solver_drop_lonely first. */
+enum mpp_status mpp_solver_lp_write(const struct mpp_solver *s, bool reduced, const char *path, const char *title);
+/* Rule out the choices whose forms go with no alive choice at the other end; returns how many went. */
+int32_t mpp_solver_drop_lonely(struct mpp_solver *s);
 
 /* solver_glpk.c: branch and cut. CHOICE holds a start of cost *UPPER (INF: none) and gets what is better.
  * *OUT_BOUND: no choice of the program costs less; INF: no choice at all. Returns GLPK's word for it. */

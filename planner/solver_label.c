@@ -469,7 +469,7 @@ bool mpp_solver_label(struct mpp_solver *s, struct mpp_solver_plan *plan, const 
         int64_t base = l.priced->value - mpp_solver_capacity_value(s, prices);
         int64_t most = wanted_below(s, target);
         mpp_solver_eval_marginals(s, plan, l.priced, most < MPP_SOLVER_INF ? most - base : MPP_SOLVER_INF, class_cost,
-                                  l.outside);
+                                  l.outside, NULL);
         first_rows(&l, prices);
         for (bool again = true; again && !mpp_solver_stopped(s);) {
             int64_t wanted = wanted_below(s, target);

@@ -11,13 +11,14 @@
 
 #include "planner/solver_internal.h"
 
-enum { BEAM = 48, MIXED = 4, MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, CLOSE_STEPS = 12, PEAK_PASSES = 4, MAX_ROUNDS = 10 };
+enum { BEAM = 48, MIXED = 4, MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, CLOSE_STEPS = 12, PEAK_PASSES = 4, MAX_ROUNDS = 10, FIX_ROUNDS = 6 };
 
 /* Elimination limits, entries: of the whole, and of one restricted to few choices. */
 static const int ROUND_STEPS[] = {1, 4, 8, 16, 32, 90, 90, 90, 90, 90},
                  MEMORY_STEPS[] = {12, 12, 16, 24, 32, 90, 90, 90, 90, 90};
 static const double PLAN_ENTRIES = 2e8, SMALL_ENTRIES = 2e7, LABEL_ENTRIES = 5e5;
 static const double CLOSE_PEAK = 0.97;
+static const int64_t FIX_WORK = INT64_C(4000000000);
 static const int64_t BEAM_LABELS = 1000000, WIDEN_LABELS = 1000000, EXACT_LABELS = 6000000;
 
 struct pool {
@@ -487,7 +488,7 @@ static int32_t tighten(struct dual *d)
         int64_t *class_cost = mpp_arena_array(d->arena, d->plan->classes.first[s->p->n_nodes], int64_t);
         int64_t b = ev->value - mpp_solver_capacity_value(s, d->best_price);
         int64_t limit = s->upper < MPP_SOLVER_INF ? s->upper - b : MPP_SOLVER_INF;
-        mpp_solver_eval_marginals(s, d->plan, ev, limit, class_cost, NULL);
+        mpp_solver_eval_marginals(s, d->plan, ev, limit, class_cost, NULL, NULL);
         widen(d, ev, class_cost, b);
         if (s->upper < MPP_SOLVER_INF && !mpp_solver_closed(s))
             gone = keep_within(s, d->plan, ev, class_cost, s->upper - b);
@@ -519,30 +520,41 @@ static void say_round(const struct dual *d, int round)
     fputc('\n', s->set.log);
 }
 
-/* Prices that outlast a round, by time. */
-struct carried {
-    int32_t n, *time;
-    int64_t *price;
-};
-
-/* One round: plan, ascend, find a better choice, rule out. Returns whether another may help. */
-static bool price_round(struct mpp_solver *s, int round, struct pool *pool, struct carried *c)
+static struct dual dual_new(struct mpp_solver *s, struct mpp_solver_plan *plan, struct pool *pool)
 {
-    struct dual d = {.s = s, .plan = mpp_solver_plan_new(s, PLAN_ENTRIES), .pool = pool};
-    if (!d.plan)
-        return false;
-    double gap = (double)s->upper - (double)s->bound;
-    bool open = s->upper >= MPP_SOLVER_INF, memory = s->n_rows > 0, split = d.plan->n_split > 0;
-    d.arena = mpp_arena_new();
+    struct dual d = {.s = s, .plan = plan, .pool = pool, .arena = mpp_arena_new(), .best = INT64_MIN, .dummy = most_cost(s)};
     pool_refresh(pool, s);
     d.price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
     d.best_price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
-    d.best = INT64_MIN;
-    d.copies = mpp_arena_array(d.arena, d.plan->n_buckets, int32_t);
-    d.dummy = most_cost(s);
-    carry_prices(s, c->time, c->price, c->n, d.price);
-    if (s->found && memory)
+    d.copies = mpp_arena_array(d.arena, plan->n_buckets, int32_t);
+    carry_prices(s, s->last.time, s->last.price, s->last.n, d.price);
+    if (s->found && s->n_rows > 0)
         pool_add(pool, s, s->best, (double)s->upper);
+    return d;
+}
+
+static void dual_free(struct dual *d)
+{
+    struct mpp_solver *s = d->s;
+    s->last.n = s->n_rows;
+    for (int32_t r = 0; r < s->n_rows; r++) {
+        s->last.price[r] = d->best_price[r];
+        s->last.time[r] = s->row_time[r];
+    }
+    mpp_solver_eval_free(d->best_eval);
+    mpp_solver_plan_free(d->plan);
+    mpp_arena_free(d->arena);
+}
+
+/* One round: plan, ascend, find a better choice, rule out. Returns whether another may help. */
+static bool price_round(struct mpp_solver *s, int round, struct pool *pool)
+{
+    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, PLAN_ENTRIES);
+    if (!plan)
+        return false;
+    double gap = (double)s->upper - (double)s->bound;
+    bool open = s->upper >= MPP_SOLVER_INF, memory = s->n_rows > 0, split = plan->n_split > 0;
+    struct dual d = dual_new(s, plan, pool);
     ascent(&d, memory ? MEMORY_STEPS[round] : ROUND_STEPS[round]);
     int32_t gone = 0;
     if (!s->found && memory && !mpp_solver_closed(s) && round == 0)
@@ -554,31 +566,98 @@ static bool price_round(struct mpp_solver *s, int round, struct pool *pool, stru
     if (!split && memory && gone == 0 && d.converged && !mpp_solver_closed(s) && !s->tune.no_labels)
         mpp_solver_label(s, d.plan, d.best_price, MPP_SOLVER_INF, 0, EXACT_LABELS);
     say_round(&d, round);
-    c->n = s->n_rows;
-    for (int32_t r = 0; r < s->n_rows; r++) {
-        c->price[r] = d.best_price[r];
-        c->time[r] = s->row_time[r];
-    }
     bool go_on = (open && round < 2) || (double)s->upper - (double)s->bound < 0.8 * gap || gone > 64 ||
                  (!d.converged && (split || memory));
-    mpp_solver_eval_free(d.best_eval);
-    mpp_solver_plan_free(d.plan);
-    mpp_arena_free(d.arena);
+    dual_free(&d);
     return go_on;
+}
+
+static struct pool *pool_new(struct mpp_arena *arena)
+{
+    struct pool *pool = mpp_arena_array(arena, 1, struct pool);
+    pool->arena = arena;
+    return pool;
 }
 
 void mpp_solver_price(struct mpp_solver *s)
 {
     struct mpp_arena *keep = mpp_arena_new();
-    struct pool *pool = mpp_arena_array(keep, 1, struct pool);
-    struct carried c = {s->n_rows, mpp_arena_memdup(keep, s->row_time, sizeof(int32_t) * (size_t)s->n_rows),
-                        mpp_arena_array(keep, s->n_rows, int64_t)};
-    pool->arena = keep;
+    struct pool *pool = pool_new(keep);
     bool go_on = true;
     for (int round = 0; round < MAX_ROUNDS && go_on && !mpp_solver_closed(s) && !mpp_solver_stopped(s); round++) {
-        go_on = price_round(s, round, pool, &c);
+        go_on = price_round(s, round, pool);
         mpp_solver_rows_drop_slack(s);
     }
+    mpp_arena_free(keep);
+}
+
+/* ---- fixing for a dump -------------------------------------------------------------------- */
+
+/* The pairs of forms that are left at LIMIT, by consumer; equal ones are stored once. */
+static void keep_pairs(struct mpp_solver *s, const struct mpp_solver_plan *plan, int64_t *const *table, int64_t limit)
+{
+    struct mpp_solver_index *ix = mpp_solver_index_new(s->arena);
+    memset(s->pair, 0, sizeof *s->pair * (size_t)s->consumer_first[s->p->n_values]);
+    for (int32_t i = 0; i < plan->n_factors; i++) {
+        const struct mpp_solver_factor *f = &plan->factors[i];
+        if (!table[i])
+            continue;
+        const struct mpp_solver_value *v = &s->p->values[f->index];
+        struct mpp_arena *a = mpp_arena_new();
+        int64_t n = ((int64_t)v->n_forms * v->n_forms + 7) / 8;
+        for (int32_t c = 0; c < v->n_consumers; c++) {
+            uint8_t *bits = mpp_arena_array(a, n, uint8_t);
+            if (f->kind == MPP_FACTOR_SPLIT && f->slot != c)
+                continue;
+            mpp_solver_factor_pairs(s, plan, f, table[i], limit, c, bits);
+            s->pair[s->consumer_first[f->index] + c] =
+                mpp_solver_index_key(ix, mpp_solver_index_add(ix, bits, (size_t)n, true, NULL));
+        }
+        mpp_arena_free(a);
+    }
+}
+
+/* One round of fixing; returns how many choices went, -1: nothing more can. */
+static int32_t fix_round(struct mpp_solver *s, int steps, struct pool *pool)
+{
+    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, mpp_solver_room(s) > PLAN_ENTRIES ? mpp_solver_room(s) : PLAN_ENTRIES);
+    if (!plan)
+        return -1;
+    int32_t gone = -1;
+    struct dual d = dual_new(s, plan, pool);
+    ascent(&d, steps);
+    if (d.best_eval && d.best_eval->value < MPP_SOLVER_INF && !mpp_solver_stopped(s)) {
+        int64_t *class_cost = mpp_arena_array(d.arena, plan->classes.first[s->p->n_nodes], int64_t);
+        int64_t **table = mpp_arena_array(d.arena, plan->n_factors, int64_t *);
+        int64_t limit = s->upper - (d.best_eval->value - mpp_solver_capacity_value(s, d.best_price));
+        mpp_solver_eval_marginals(s, plan, d.best_eval, limit, class_cost, NULL, table);
+        gone = keep_within(s, plan, d.best_eval, class_cost, limit);
+        keep_pairs(s, plan, table, limit);
+        if (limit == 0)
+            gone = -1;
+    }
+    dual_free(&d);
+    return gone;
+}
+
+void mpp_solver_fix(struct mpp_solver *s)
+{
+    struct mpp_arena *keep = mpp_arena_new();
+    struct mpp_solver_settings set = s->set;
+    struct pool *pool = pool_new(keep);
+    int32_t gone = 0;
+    s->pair = mpp_arena_array(s->arena, s->consumer_first[s->p->n_values], const uint8_t *);
+    s->set.gap = -1; /* never close enough */
+    s->set.work_limit = s->work + FIX_WORK;
+    for (int round = 0; round < FIX_ROUNDS && (gone > 0 || (gone == 0 && round < 3)); round++) {
+        gone = fix_round(s, round == 0 ? 1 : round == 1 ? CLOSE_STEPS : MAX_STEPS, pool);
+        mpp_solver_drop_lonely(s);
+        mpp_solver_rows_drop_slack(s);
+        if (!s->tune.no_dominance)
+            mpp_solver_dominance(s, s->n_rows > 0);
+    }
+    mpp_solver_rows_drop_slack(s);
+    s->set = set;
     mpp_arena_free(keep);
 }
 
@@ -640,7 +719,7 @@ static int32_t peak_fix(struct mpp_solver *s, struct mpp_solver_plan *plan, cons
     int32_t gone = 0;
     if (ev->value < MPP_SOLVER_INF && limit >= 0 && !mpp_solver_stopped(s)) {
         int64_t *class_cost = mpp_arena_array(ev->arena, plan->classes.first[s->p->n_nodes], int64_t);
-        mpp_solver_eval_marginals(s, plan, ev, limit, class_cost, NULL);
+        mpp_solver_eval_marginals(s, plan, ev, limit, class_cost, NULL, NULL);
         gone = keep_within(s, plan, ev, class_cost, limit);
     }
     mpp_solver_eval_free(ev);
