@@ -211,12 +211,15 @@ static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *
     int64_t usable = mpp_device_usable_bytes(&cluster->device);
     struct mpp_plan_options options = {.pins = o->pins, .capacity_bytes = usable, .dump_ilp_dir = o->dump_ilp,
                                        .interrupt = &interrupted};
+    int64_t bound_ps = INT64_MAX;     /* of the search in all the room there is: less room proves nothing more */
     for (int attempt = 0; attempt < MAX_REPLANS; attempt++) {
         double start = now_s();
         if (o->from_plan)
             MPP_TRY(mpp_plan_read_json(arena, diag, g, cluster, o->from_plan, out_plan));
         else
             MPP_TRY(mpp_plan_search(arena, diag, g, cluster, &options, out_plan));
+        bound_ps = attempt == 0 ? (*out_plan)->bound_ps : bound_ps;
+        (*out_plan)->bound_ps = (*out_plan)->bound_ps < bound_ps ? (*out_plan)->bound_ps : bound_ps;
         MPP_TRY(mpp_plan_derive(arena, diag, g, cluster, *out_plan));
         stats->plan_s += now_s() - start;
         start = now_s();

@@ -15,7 +15,7 @@ struct nest {
     struct fused *f;
     bool maps;                    /* writes the outputs that aren't reductions */
     unsigned kept;                /* loops that its reductions keep */
-    int n_sums, sum[64];          /* outputs */
+    int n_sums, *sum;             /* outputs */
 };
 
 static struct fused_tensor *output(struct fused *f, int o)
@@ -251,7 +251,7 @@ static void column_nest(struct nest *n)
 
 const char *mpp_fused_loops(struct fused *f)
 {
-    struct nest nests[64] = {{.f = f, .maps = true}};
+    struct nest *nests = mpp_arena_array(f->e->arena, f->grp->n_out + 1, struct nest);
     int n_nests = 1;
     bool any_map = false;
     for (int o = 0; o < f->grp->n_out; o++) {
@@ -264,8 +264,9 @@ const char *mpp_fused_loops(struct fused *f)
         int k = 0;
         while (k < n_nests && nests[k].n_sums > 0 && nests[k].kept != kept)
             k++;
-        if (k == n_nests)
-            nests[n_nests++] = (struct nest){.f = f};
+        n_nests += k == n_nests;
+        if (!nests[k].sum)
+            nests[k].sum = mpp_arena_array(f->e->arena, f->grp->n_out, int);
         nests[k].kept = kept;
         nests[k].sum[nests[k].n_sums++] = o;
     }
@@ -274,6 +275,7 @@ const char *mpp_fused_loops(struct fused *f)
     f->indent = 4;
     for (int k = 0; k < n_nests; k++) {
         struct nest *n = &nests[k];
+        n->f = f;
         f->n_vars = 0;
         if (n->n_sums == 0)
             map_nest(n);

@@ -56,14 +56,15 @@ static void end_function(struct mpp_emit *e, const char *comment, const char *he
 /* Instructions FROM.. of a list; those that run once per step stand in one `if`. */
 static void emit_run(struct mpp_emit *e, const struct mpp_instr *in, bool *inside)
 {
-    if (in->once && !*inside) {
+    bool once = in->once && e->plan->micro_batches > 1;
+    if (once && !*inside) {
         mpp_emit_line(e, "if (r->micro_batch == 0) { /* kept for the whole step */");
         e->indent += 4;
-    } else if (!in->once && *inside) {
+    } else if (!once && *inside) {
         e->indent -= 4;
         mpp_emit_line(e, "}");
     }
-    *inside = in->once;
+    *inside = once;
     mpp_emit_instr(e, in);
 }
 

@@ -8,7 +8,7 @@
 #include "codegen/emit_internal.h"
 #include "ir/op.h"
 
-enum { BAR = 24, MAX_COMMS = 8, MAX_NAMES = 64, MAX_UNSPLIT = 8, COLUMN = 58, WIDTH = 120 };
+enum { BAR = 24, MAX_COMMS = 8, MAX_NAMES = 64, MAX_UNSPLIT = 8, COLUMN = 58, WIDTH = 98 };
 
 struct report {
     struct mpp_arena *arena;      /* scratch */
@@ -152,16 +152,22 @@ static void head(const struct report *r)
             bytes(r, mpp_device_usable_bytes(&r->cluster->device)));
 }
 
+/* A bound in percent, rounded up. */
+static const char *percent(struct mpp_arena *arena, double v)
+{
+    return three(arena, ceil(v * 100) / 100);
+}
+
 static void proof(const struct report *r)
 {
-    const char *pins = r->plan->pins && *r->plan->pins ? mpp_arena_printf(r->arena, ", among plans with %s", r->plan->pins) : "";
+    const char *pins = r->plan->pins && *r->plan->pins ? mpp_arena_printf(r->arena, ", pinned to %s", r->plan->pins) : "";
+    double gap = 100 * r->plan->gap;
     if (r->plan->objective_ps <= 0 || r->plan->bound_ps <= 0)
         return;
-    if (r->plan->gap <= 0)
-        paragraph(r, 2, mpp_arena_printf(r->arena, "proven to be the best plan of this search space%s", pins), true);
-    else
-        paragraph(r, 2, mpp_arena_printf(r->arena, "proven within %s %% of the best plan of this search space%s",
-                                         three(r->arena, 100 * r->plan->gap), pins), true);
+    const char *claim = gap <= 0 ? "proven the fastest" : mpp_arena_printf(r->arena, "proven at most %s %% slower than the fastest",
+                                                           percent(r->arena, gap));
+    paragraph(r, 2, mpp_arena_printf(r->arena, "%s by this cost model among all meshes and micro-batch counts searched%s (gap %s %%)",
+                                     claim, pins, gap <= 0 ? "0" : percent(r->arena, gap)), true);
 }
 
 /* ---- what is split how ---- */
@@ -270,9 +276,9 @@ static void splits(const struct report *r)
         if (r->mesh->size[a] > 1)
             mpp_text_add(&mesh, "%s%s %d", mesh.n ? " x " : "", r->mesh->name[a], r->mesh->size[a]);
     int64_t micro = r->plan->batch / r->plan->micro_batches;
-    fprintf(r->out, "\n  %d stage%s, %s micro-batch%s of %s samples%s%s\n", r->plan->n_stages, r->plan->n_stages == 1 ? "" : "s",
+    fprintf(r->out, "\n  %d stage%s, %s micro-batch%s of %s sample%s%s%s\n", r->plan->n_stages, r->plan->n_stages == 1 ? "" : "s",
             thousands(r->arena, r->plan->micro_batches), r->plan->micro_batches == 1 ? "" : "es", thousands(r->arena, micro),
-            n > 1 ? ", mesh " : ", one device", n > 1 ? mpp_text_string(&mesh) : "");
+            micro == 1 ? "" : "s", n > 1 ? ", mesh " : ", one device", n > 1 ? mpp_text_string(&mesh) : "");
     split_words(r);
     if (n == 1)
         return;
@@ -293,8 +299,9 @@ static const char *time_row(const struct report *r, const struct row *row)
     int n = (int)lround(share * BAR);
     char bar[BAR + 1];
     memset(bar, '#', sizeof bar);
-    n = row->value > 0 && n == 0 ? 1 : n > BAR ? BAR : n;
-    return mpp_arena_printf(r->arena, "%-17s %-*.*s %5.1f %%", row->name, BAR, n, bar, 100 * share);
+    n = n > BAR ? BAR : n;
+    const char *part = share < 0.0005 ? "< 0.1" : mpp_arena_printf(r->arena, "%.1f", 100 * share);
+    return mpp_arena_printf(r->arena, "%-17s %-*.*s %5s %%", row->name, BAR, n, bar, part);
 }
 
 static void costs(const struct report *r)
@@ -320,7 +327,7 @@ static void costs(const struct report *r)
     fprintf(r->out, "\n  %-*s%s\n", COLUMN, "where a step goes", "memory of a device at its fullest");
     for (int i = 0; i < n_left || i < n_right; i++)
         fprintf(r->out, "  %-*s%s\n", i < n_right ? COLUMN : 0, i < n_left ? left[i] : "", i < n_right ? right[i] : "");
-    paragraph(r, 2, mpp_arena_printf(r->arena, "arena %s bytes per device; no arena for this program can be smaller than %s",
+    paragraph(r, 2, mpp_arena_printf(r->arena, "arena %s bytes per device; no arena of this program can be below %s",
                                      thousands(r->arena, m->arena_bytes), thousands(r->arena, m->live_bound_bytes)), true);
 }
 
@@ -374,17 +381,20 @@ static void add_comm(const struct report *r, struct comm_row *rows, int *n, cons
         rows[k].names[rows[k].n_names++] = name;
 }
 
+/* One line of figures, one that says why: "mlp.c_proj sums over ffn, split over model"; of several, the cause first. */
 static void print_comm(const struct report *r, const struct comm_row *row)
 {
     struct mpp_text why = {.arena = r->arena};
-    for (int i = 0; i < row->n_names && i < 2; i++)
-        mpp_text_add(&why, "%s%s", i ? ", " : "", row->names[i]);
+    if (row->n_names == 1)
+        mpp_text_add(&why, "%s ", row->names[0]);
+    mpp_text_add(&why, "%s", row->cause);
+    for (int i = 0; row->n_names > 1 && i < row->n_names && i < 2; i++)
+        mpp_text_add(&why, "%s%s", i ? ", " : ": ", row->names[i]);
     if (row->n_names > 2)
         mpp_text_add(&why, " and %d more", row->n_names - 2);
-    mpp_text_add(&why, "%s%s", row->n_names > 1 ? ": " : row->n_names ? " " : "", row->cause);
-    fprintf(r->out, "  %6s x %-14s %-14s %9s %9s   ", thousands(r->arena, row->count), row->first->kind,
+    fprintf(r->out, "  %7s x %-14s %-24s %9s %9s\n", thousands(r->arena, row->count), row->first->kind,
             axes(r, row->first->mask), bytes(r, (int64_t)row->bytes), seconds(r->arena, row->total_s));
-    paragraph(r, 63, why.data, false);
+    paragraph(r, 12, why.data, true);
 }
 
 static void collectives(const struct report *r)
@@ -397,7 +407,7 @@ static void collectives(const struct report *r)
     if (n == 0)
         return;
     qsort(rows, (size_t)n, sizeof *rows, by_time);
-    fprintf(r->out, "\n  collectives of a step: how many, bytes in all, time, why\n");
+    fprintf(r->out, "\n  collectives of a step: how many, over which axes, bytes in all, time; why\n");
     for (int i = 0; i < n; i++) {
         if (i < MAX_COMMS)
             print_comm(r, &rows[i]);

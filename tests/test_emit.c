@@ -131,6 +131,16 @@ static int lines_of(struct mpp_arena *arena, const char *dir)
     return n;
 }
 
+static void check_compiles(const char *dir)
+{
+    static const char *const compilers[] = {"gcc", "clang"};
+    for (int c = 0; c < 2; c++)
+        if (shell("command -v %s >/dev/null", compilers[c]))
+            check(shell("cd %s && for f in stage0 plan kernels; do %s -O3 -march=native -std=c17 -D_GNU_SOURCE -fno-math-errno "
+                        "-fopenmp-simd -Wall -Wextra -Wshadow -Werror -I. -Iruntime -fsyntax-only $f.c || exit 1; done",
+                        dir, compilers[c]), "%s accepts the emitted files of %s", compilers[c], dir);
+}
+
 static void test_text(const char *tmp)
 {
     struct job j[3];
@@ -160,15 +170,61 @@ static void test_text(const char *tmp)
     }
     int few = lines_of(j[0].arena, dirs[0]), many = lines_of(j[2].arena, dirs[2]);
     check(many <= few + few / 20, "96 layers take %d lines, 2 take %d", many, few);
-    static const char *const compilers[] = {"gcc", "clang"};
-    for (int c = 0; c < 2; c++)
-        if (shell("command -v %s >/dev/null", compilers[c]))
-            check(shell("cd %s && for f in stage0 plan kernels; do %s -O3 -march=native -std=c17 -D_GNU_SOURCE -fno-math-errno "
-                        "-fopenmp-simd -Wall -Wextra -Wshadow -Werror -I. -Iruntime -fsyntax-only $f.c || exit 1; done",
-                        dirs[0], compilers[c]), "%s accepts the emitted files", compilers[c]);
+    check_compiles(dirs[0]);
     check(!shell("make -s -C %s BACKEND=cuda >/dev/null 2>&1", dirs[0]), "BACKEND=cuda is refused");
     for (int i = 0; i < 3; i++)
         close_job(&j[i]);
+}
+
+/* ---- names ---- */
+
+/* Names that mean something else in C, in the emitted code or in the runtime; the %s are filled in below. */
+static const char hostile_model[] =
+    "<model name=\"ev*/il &quot;q&quot; \\ %s /* ??" "/\" version=\"1\">\n"
+    "  <params> <dim name=\"batch\" value=\"4\" role=\"batch\"/> <dim name=\"int\" value=\"6\"/> </params>\n"
+    "  <inputs>\n"
+    "    <input name=\"while\" type=\"f32\" shape=\"batch, 5, int\"/> <input name=\"NULL\" type=\"f32\" shape=\"batch, 5, int\"/>\n"
+    "    <input name=\"unused\" type=\"f32\" shape=\"batch, 5\"/>\n"
+    "  </inputs>\n"
+    "  <graph>\n"
+    "    <Linear name=\"int\" in=\"while\" units=\"int\" weight_name=\"w&quot;\\ %%d*/ä\"/>\n"
+    "    <Tanh name=\"for\"/> <Softmax name=\"dim\"/> <Softmax name=\"p\"/> <Softmax name=\"t\"/> <Softmax name=\"r\"/>\n"
+    "    <Softmax name=\"INT32_MAX\"/> <Softmax name=\"MPP_MAX_DIMS\"/> <Softmax name=\"_Bool\"/> <Softmax name=\"dim_2\"/>\n"
+    "    <repeat name=\"for_\" count=\"3\">\n"
+    "      <Softmax name=\"layer\"/> <Linear name=\"t-x\" units=\"int\"/> <Softmax name=\"double\"/> <Dropout name=\"d\" ratio=\"0.3\"/>\n"
+    "    </repeat>\n"
+    "    <repeat name=\"stage0\" count=\"3\"> <Linear name=\"x\" units=\"int\"/> <Softmax name=\"stage0\"/> </repeat>\n"
+    "    <repeat name=\"mpp_layernorm\" count=\"2\">\n"
+    "      <Linear name=\"x\" units=\"int\"/> <repeat name=\"switch\" count=\"2\"> <Linear name=\"y\" units=\"int\"/> </repeat>\n"
+    "    </repeat>\n"
+    "    <repeat name=\"int32_t\" count=\"2\"> <Linear name=\"x\" units=\"int\"/> </repeat>\n"
+    "    <Identity name=\"s\"/>\n"
+    "%s"
+    "    <Sum name=\"many\" in=\"%s\"/> <Concat name=\"all\" in=\"%s\" axis=\"2\" stack=\"true\"/>\n"
+    "    <Split name=\"apart\" axis=\"2\" num_outputs=\"60\" out=\"%s\"/> <Sum name=\"again\" in=\"%s\"/>\n"
+    "    <Add name=\"both\" in=\"many again\"/> <MeanSquaredErrorLoss name=\"loss\" in=\"both NULL\"/>\n"
+    "  </graph>\n"
+    "  <training loss=\"loss\"> <optimizer type=\"adamw\" lr=\"0.01\"/> </training>\n"
+    "</model>\n";
+
+static void test_names(const char *tmp)
+{
+    struct job j;
+    struct mpp_arena *a = mpp_arena_new();
+    const char *path = mpp_arena_printf(a, "%s/hostile.xml", tmp), *dir = mpp_arena_printf(a, "%s/hostile", tmp);
+    const char *scaled = "", *in = "", *out = "";
+    for (int i = 0; i < 60; i++) {
+        scaled = mpp_arena_printf(a, "%s    <Scale name=\"s%d\" in=\"s\" value=\"%d\"/>\n", scaled, i, i + 1);
+        in = mpp_arena_printf(a, "%ss%d ", in, i);
+        out = mpp_arena_printf(a, "%so%d ", out, i);
+    }
+    FILE *f = fopen(path, "w");
+    fprintf(f, hostile_model, "%n", scaled, in, in, out, out);
+    fclose(f);
+    if (build(&j, path, NULL, "") && make_plan(&j, 2, "dp=2") && emit(&j, dir))
+        check_compiles(dir);
+    close_job(&j);
+    mpp_arena_free(a);
 }
 
 /* ---- numbers ---- */
@@ -445,6 +501,7 @@ int main(int argc, char **argv)
     fputs(odd_model, f);
     fclose(f);
     test_text(tmp);
+    test_names(tmp);
     test_numbers_all(tmp);
     test_workspace(tmp);
     mpp_outdir_abandon(tmp);
