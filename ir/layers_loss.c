@@ -46,10 +46,25 @@ enum mpp_status mpp_layer_cross_entropy(struct mpp_builder *b, const struct mpp_
     return mpp_build_status(out[0]);
 }
 
+/* A loss that broadcasts is almost always a mistake. */
+static bool same_shapes(struct mpp_builder *b, mpp_id x, mpp_id target)
+{
+    const struct mpp_gtensor *s = mpp_build_tensor(b, x), *t = mpp_build_tensor(b, target);
+    bool same = s->n_dims == t->n_dims;
+    for (int d = 0; same && d < s->n_dims; d++)
+        same = s->dims[d].size == t->dims[d].size;
+    if (!same)
+        mpp_build_error(b, "%s %s and %s %s have different shapes; reshape one of them", s->name,
+                        mpp_dims_text(b->arena, s), t->name, mpp_dims_text(b->arena, t));
+    return same;
+}
+
 enum mpp_status mpp_layer_mean_squared_error(struct mpp_builder *b, const struct mpp_attrs *attrs, int n_in,
                                              const mpp_id *in, int *out_n, mpp_id *out)
 {
     (void)out_n;
+    if (!same_shapes(b, in[0], in[1]))
+        return MPP_INVALID;
     mpp_id diff = mpp_build_op(b, MPP_OP_SUB, "difference", "difference", n_in, in, none);
     mpp_id square = mpp_build_op(b, MPP_OP_MUL, "square", "square", 2, (mpp_id[]){diff, diff}, none);
     if (square < 0)

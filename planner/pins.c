@@ -260,7 +260,7 @@ enum mpp_status mpp_pins_check(struct mpp_diag *diag, const struct mpp_graph *gr
             st = MPP_INVALID;
     for (int i = 0; graph->model && i < graph->model->n_shards; i++) {
         const struct mpp_shard_pin *s = &graph->model->shards[i];
-        struct mpp_pin_tensor pin = {s->match, s->dim, s->axis};
+        struct mpp_pin_tensor pin = {s->match, s->dim, s->axis ? s->axis : MPP_PIN_ANY_AXIS};
         if (check_shard(diag, graph, &pin, s->loc) != MPP_OK)
             st = MPP_INVALID;
     }

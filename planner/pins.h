@@ -23,6 +23,9 @@ struct mpp_candidate {
     bool loose_data;              /* other axes may split the batch too */
 };
 
+/* The axis of a <shard> that names none: the model axis, or the mesh's last. */
+#define MPP_PIN_ANY_AXIS "any"
+
 /* What pins mean for a candidate, and facts about the graph that they speak of. */
 struct mpp_pin_rules {
     const struct mpp_graph *graph;

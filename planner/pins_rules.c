@@ -84,6 +84,8 @@ static int find_dim(const struct mpp_gtensor *t, const char *name)
 static int axis_named(const struct mpp_candidate *c, const char *name)
 {
     const struct mpp_mesh *m = &c->mesh;
+    if (same(name, MPP_PIN_ANY_AXIS))
+        return c->model_axis >= 0 ? c->model_axis : m->n_axes - 1;
     if (strlen(name) == 1 && name[0] >= '0' && name[0] < '0' + m->n_axes)
         return name[0] - '0';
     for (int a = 0; a < m->n_axes; a++)
@@ -116,7 +118,7 @@ static bool resolve_shards(struct mpp_arena *arena, struct mpp_pin_rules *r, con
             shard[i] = r->pins->tensors[i];
         } else {
             const struct mpp_shard_pin *s = &g->model->shards[i - r->pins->n_tensors];
-            shard[i] = (struct mpp_pin_tensor){s->match, s->dim, s->axis};
+            shard[i] = (struct mpp_pin_tensor){s->match, s->dim, s->axis ? s->axis : MPP_PIN_ANY_AXIS};
         }
         axis[i] = (int8_t)axis_named(&r->c, shard[i].axis);
         if (axis[i] < 0) {
@@ -124,6 +126,8 @@ static bool resolve_shards(struct mpp_arena *arena, struct mpp_pin_rules *r, con
                                            shard[i].dimension, shard[i].axis, shard[i].axis);
             return false;
         }
+        if (r->c.mesh.size[axis[i]] == 1)
+            continue;             /* one block is the whole */
         for (mpp_id t = 0; t < g->n_tensors; t++) {
             const struct mpp_gtensor *x = &g->tensors[t];
             int d = find_dim(x, shard[i].dimension), size = r->c.mesh.size[axis[i]];
