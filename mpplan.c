@@ -36,7 +36,7 @@ static const char usage[] =
     "  -D NAME=VALUE          override a <dim> or <param> of the model\n"
     "  --batch N              global batch: samples per step (same as -D on the batch dimension)\n"
     "cluster\n"
-    "  --gpus N               devices to use (default: 1, or one node of the cluster)\n"
+    "  --gpus N               devices to use: GPUs of --cluster (default: one node), or threads of this host (1)\n"
     "  --cluster NAME|FILE    host (default), dgx-a100, dgx1-v100, ... or a file (docs/clusters.md)\n"
     "plan\n"
     "  --fix LIST             pin parts: dp=2,tp=4,mesh=2x4,zero=0..3,sequence_parallel=true|false,\n"
@@ -57,7 +57,7 @@ struct options {
     struct mpp_model_options model_options;
     const char *defines[MAX_DEFINES];
     struct mpp_pins pins;
-    bool schema, help, version;
+    bool pinned, schema, help, version;
 };
 
 static volatile int interrupted;
@@ -139,6 +139,7 @@ static void take_option(struct mpp_arena *arena, struct mpp_diag *diag, struct o
         break;
     case PINS:
         (void)!mpp_pins_parse(arena, diag, value, &o->pins);
+        o->pinned = true;
         break;
     case DEFINE:
         if (o->model_options.n_defines == MAX_DEFINES)
@@ -184,7 +185,7 @@ static enum mpp_status parse_options(struct mpp_arena *arena, struct mpp_diag *d
         }
         const struct option *option = find_option(diag, name);
         if (!option)
-            continue;
+            break;                /* what follows may be its value */
         if (option->kind == FLAG && value)
             mpp_diag_error(diag, nowhere, "%s takes no value", name);
         else if (option->kind != FLAG && !value && i + 1 == argc)
@@ -192,6 +193,9 @@ static enum mpp_status parse_options(struct mpp_arena *arena, struct mpp_diag *d
         else
             take_option(arena, diag, o, option, value || option->kind == FLAG ? value : argv[++i]);
     }
+    if (o->from_plan && (o->pinned || o->dump_ilp))
+        mpp_diag_error(diag, nowhere, "--from-plan and %s exclude each other: a plan that is read is not searched for",
+                       o->pinned ? "--fix" : "--dump-ilp");
     if (!o->model && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
         mpp_diag_error(diag, nowhere, "no model file; try: mpplan models/gpt.xml --preset tiny --gpus 4 -o plan/");
     return mpp_diag_errors(diag) ? MPP_INVALID : MPP_OK;
