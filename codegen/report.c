@@ -120,18 +120,9 @@ static double step_flops(const struct report *r)
     return f;
 }
 
-/* Tokens of a sample; 1 where the first input isn't one of integers. */
-static int64_t tokens_of(const struct report *r)
-{
-    for (mpp_id t = 0; t < r->g->n_tensors; t++)
-        if (r->g->tensors[t].role == MPP_ROLE_INPUT)
-            return r->g->tensors[t].dtype == MPP_I32 && r->g->tokens_per_sample > 1 ? r->g->tokens_per_sample : 1;
-    return 1;
-}
-
 static void head(const struct report *r)
 {
-    int64_t tokens = tokens_of(r);
+    int64_t tokens = r->g->tokens_per_sample;
     const struct mpp_model *m = r->g->model;
     fprintf(r->out, "%s%s%s%s   %s parameters   on %s\n", m->name, m->preset ? " (" : "", m->preset ? m->preset : "",
             m->preset ? ")" : "", millions(r->arena, (double)mpp_graph_param_count(r->g)),

@@ -272,7 +272,8 @@ static void add_inputs(struct mpp_builder *b)
         mpp_names_put(b->values, in->name, id);
         mpp_names_put(b->taken, in->name, id);
         if (i == 0)
-            b->g->tokens_per_sample = mpp_build_global_count(b, in->dims, in->n_dims) / b->g->global_batch;
+            b->g->tokens_per_sample =
+                dtype == MPP_I32 ? mpp_build_global_count(b, in->dims, in->n_dims) / b->g->global_batch : 1;
     }
     for (int i = 0; i < b->model->n_items; i++) {
         const struct mpp_item *item = &b->model->items[i];

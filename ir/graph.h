@@ -110,7 +110,7 @@ struct mpp_graph {
     mpp_id loss;                  /* scalar of one micro-batch, already normalised by the step's global count */
     mpp_id loss_total;            /* ACCUM of it; -1 before autodiff */
     mpp_id grad_norm;             /* scalar in the update; -1 */
-    int64_t tokens_per_sample;    /* elements per sample of the first input */
+    int64_t tokens_per_sample;    /* elements per sample of the first input; 1 where it holds no tokens (f32) */
     bool whole_batch;             /* the loss is no sum over samples: a step must be one micro-batch (ir/additive.c) */
     struct mpp_names *tensor_names, *op_names; /* taken: of all tensors; of the ops up to the forward phase */
 };

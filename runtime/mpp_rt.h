@@ -121,7 +121,7 @@ struct mpp_program {
     int64_t arena_bytes, workspace_offset, workspace_bytes;
     int64_t batch;                         /* global samples per step */
     int micro_batches;
-    int64_t tokens_per_sample;             /* for tokens/s: elements per sample of the first input */
+    int64_t tokens_per_sample;             /* for tokens/s; 1: samples/s */
     int n_tensors;
     const struct mpp_tensor *tensors;
     int n_inputs;

@@ -97,8 +97,9 @@ static void print_line(struct mpp_progress *p, const struct mpp_step_report *r)
     if (!last && p->last - p->first > FEW_STEPS && now - p->printed_s < (p->terminal ? 0.1 : 1.0))
         return;
     p->printed_s = now;
-    printf("%sstep %lld/%lld  loss %.6g  %.4g tokens/s%s", p->terminal ? "\r" : "", (long long)r->step,
-           (long long)p->last, isnan(r->loss) ? fabs(r->loss) : r->loss, r->tokens_per_s, p->terminal ? "\033[K" : "\n");
+    printf("%sstep %lld/%lld  loss %.6g  %.4g %s/s%s", p->terminal ? "\r" : "", (long long)r->step,
+           (long long)p->last, isnan(r->loss) ? fabs(r->loss) : r->loss, r->tokens_per_s, r->tokens ? "tokens" : "samples",
+           p->terminal ? "\033[K" : "\n");
     p->on_line = p->terminal;
     fflush(stdout);
 }

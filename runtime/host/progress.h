@@ -21,6 +21,7 @@ struct mpp_step_report {
     int64_t step;
     double loss, grad_norm, lr; /* grad_norm is NaN where none is computed */
     double step_s, tokens_per_s;
+    bool tokens;                  /* else those are samples */
 };
 
 /* METRICS may be NULL. APPEND: a resumed run goes on with its file; lines from step FIRST + 1 on are dropped.

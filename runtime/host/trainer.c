@@ -192,6 +192,7 @@ static void report_step(struct mpp_rank *r, double begun_s)
         .grad_norm = p->grad_norm_offset >= 0 ? scalar_at(r, p->grad_norm_offset) : (double)NAN,
         .lr = r->hyper.lr,
         .step_s = step_s,
+        .tokens = p->tokens_per_sample > 1,
         .tokens_per_s = (double)(p->batch * (p->tokens_per_sample > 0 ? p->tokens_per_sample : 1)) / step_s,
     };
     int code = mpp_progress_step(local_of(r)->progress, &report, &error);
