@@ -1,5 +1,6 @@
 /* suggest.c - when nothing fits: what overflows, by how much, and ways out that were tried. */
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "planner/search.h"
 
@@ -16,6 +17,24 @@ static const char *bytes_text(struct mpp_arena *arena, int64_t bytes)
     for (; i < 3 && x >= 1000; i++)
         x /= 1024;
     return mpp_arena_printf(arena, "%.1f %s", x, unit[i]);
+}
+
+/* "3754 s", "24.5 ms", "812 us": picoseconds in a unit of which there are some. */
+struct duration {
+    char text[32];
+};
+
+static struct duration duration(int64_t ps)
+{
+    struct duration d;
+    double s = (double)ps * 1e-12;
+    if (s >= 1)
+        snprintf(d.text, sizeof d.text, s >= 100 ? "%.0f s" : "%.3g s", s);
+    else if (s >= 1e-3)
+        snprintf(d.text, sizeof d.text, "%.3g ms", s * 1e3);
+    else
+        snprintf(d.text, sizeof d.text, "%.3g us", s * 1e6);
+    return d;
 }
 
 /* Does a search under OPTIONS succeed on CLUSTER? */
@@ -44,7 +63,7 @@ static bool with_micro_batches(struct mpp_diag *diag, struct mpp_graph *graph, c
             continue;
         options.pins.micro_batches = k;
         if (works(graph, cluster, &options, &r)) {
-            mpp_diag_note(diag, "--fix micro_batches=%" PRId64 " fits (%.3g ms a step)", k, (double)r.objective * 1e-9);
+            mpp_diag_note(diag, "--fix micro_batches=%" PRId64 " fits (%s a step)", k, duration(r.objective).text);
             return true;
         }
     }
@@ -63,7 +82,7 @@ static bool with_more_devices(struct mpp_diag *diag, struct mpp_graph *graph, co
     for (int k = 0; k < 6 && mpp_cluster_resize(cluster, 2 * larger.n_devices, &larger); k++) {
         *out_tried = larger.n_devices;
         if (works(graph, &larger, &options, &r)) {
-            mpp_diag_note(diag, "--gpus %d fits (%.3g ms a step)", larger.n_devices, (double)r.objective * 1e-9);
+            mpp_diag_note(diag, "--gpus %d fits (%s a step)", larger.n_devices, duration(r.objective).text);
             return true;
         }
     }
@@ -79,7 +98,7 @@ static bool without_pins(struct mpp_diag *diag, struct mpp_graph *graph, const s
     options.pins = mpp_pins_none();
     bool fits = pinned && works(graph, cluster, &options, &r);
     if (fits)
-        mpp_diag_note(diag, "without --fix there is a plan that fits (%.3g ms a step)", (double)r.objective * 1e-9);
+        mpp_diag_note(diag, "without --fix there is a plan that fits (%s a step)", duration(r.objective).text);
     mpp_arena_free(arena);
     return fits;
 }
