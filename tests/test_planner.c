@@ -447,47 +447,6 @@ static void test_objective(void)
     setup_free(&s);
 }
 
-/* All choices of a small problem, one by one: the search finds the least. */
-static void test_exhaustive(void)
-{
-    const struct mpp_mesh mesh = {1, {2, 1, 1}, {"a"}};
-    struct setup s = setup_new("models/mlp.xml", NULL, "layers=1 batch=64", "dgx-a100", 2);
-    struct mpp_pins pins = mpp_pins_none();
-    struct mpp_candidate c = {.mesh = mesh, .data_axis = -1, .model_axis = -1};
-    struct mpp_pin_rules *rules;
-    struct mpp_stage_problem *p;
-    const char *reason;
-    check(mpp_pins_resolve(s.arena, s.g, &c, &pins, &rules, &reason), "resolve");
-    check(mpp_stage_problem_build(s.arena, s.cluster, rules, INT64_MAX, &p, &reason), "build");
-    int32_t *choice = mpp_arena_array(s.arena, p->solver.n_nodes, int32_t);
-    /* coordinate descent from many random starts, to a fixed point: an upper bound found another way */
-    int64_t best = INT64_MAX;
-    for (int start = 0; start < 60; start++) {
-        for (int32_t k = 0; k < p->solver.n_nodes; k++)
-            choice[k] = (int32_t)random_below((unsigned)p->solver.nodes[k].n_choices);
-        int64_t cost = mpp_solver_evaluate(&p->solver, choice, NULL, NULL);
-        for (bool better = true; better;) {
-            better = false;
-            for (int32_t k = 0; k < p->solver.n_nodes; k++)
-                for (int32_t v = 0, was = choice[k]; v < p->solver.nodes[k].n_choices; v++) {
-                    choice[k] = v;
-                    int64_t now = mpp_solver_evaluate(&p->solver, choice, NULL, NULL);
-                    if (now < cost) {
-                        cost = now;
-                        was = v;
-                        better = true;
-                    } else {
-                        choice[k] = was;
-                    }
-                }
-        }
-        best = cost < best ? cost : best;
-    }
-    must(setup_plan(&s, "", 0), "plan");
-    check(s.plan->objective_ps <= best, "search %lld, descent %lld", (long long)s.plan->objective_ps, (long long)best);
-    setup_free(&s);
-}
-
 /* ---- what plans are ---- */
 
 static int reductions(const struct setup *s, enum mpp_phase phase, int layer, int64_t least_bytes)
@@ -548,7 +507,6 @@ int main(void)
 {
     test_reshard();
     test_objective();
-    test_exhaustive();
     test_forms();
     test_micro_batches();
     return finish();
