@@ -343,11 +343,16 @@ static void read_solver(struct reader *r, const json_t *root, struct mpp_solver_
 static void read_head(struct reader *r, const json_t *root, const struct mpp_cluster *cluster, struct mpp_plan *p)
 {
     const char *where = "the plan", *model = text_of(r, root, "model", where), *name = text_of(r, root, "cluster", where);
+    const char *preset = text_of(r, root, "preset", where);
+    const char *want = r->g->model && r->g->model->preset ? r->g->model->preset : "";
     p->version = text_of(r, root, "plan_version", where);
     if (!r->bad && strcmp(p->version, MPP_PLAN_VERSION) != 0)
         complain(r, "this is a plan of version \"%s\"; this program reads version " MPP_PLAN_VERSION, p->version);
     if (!r->bad && r->g->model && strcmp(model, r->g->model->name) != 0)
         complain(r, "this is a plan for the model \"%s\", not \"%s\"", model, r->g->model->name);
+    if (!r->bad && strcmp(preset, want) != 0)
+        complain(r, "this is a plan for %s%s, not %s%s", *preset ? "--preset " : "no preset", preset,
+                 *want ? "--preset " : "none", want);
     if (!r->bad && strcmp(name, cluster->name) != 0)
         complain(r, "this is a plan for the cluster \"%s\", not \"%s\"", name, cluster->name);
     p->batch = number_of(r, root, "batch", 1, INT64_MAX, where);
