@@ -21,7 +21,8 @@ struct lp {
     int32_t n_rows;
     int32_t *n_alive;            /* [n_nodes] */
     int64_t *cost;               /* [all choices] with the copies that they settle */
-    int64_t *acc;                /* [all choices] bytes at one time */
+    int64_t *acc, *acc_before;   /* [all choices] bytes at one time, and at the one before */
+    int64_t unit;                /* divides all bytes */
     int64_t constant;
 };
 
@@ -347,12 +348,26 @@ static int64_t gcd(int64_t a, int64_t b)
     return a;
 }
 
-/* The bytes of each choice at ROW, into l->acc; each node's least is taken out of what is returned: the room.
- * *OUT_UNIT divides every number of bytes. */
-static int64_t gather(struct lp *l, int32_t row, int64_t *out_unit)
+/* What divides all bytes. */
+static int64_t find_unit(const struct mpp_solver_problem *p)
+{
+    int64_t unit = 0;
+    for (int32_t i = 0; i < p->n_nodes; i++)
+        for (int32_t u = 0; u < p->nodes[i].n_usages; u++)
+            for (int32_t k = 0; k < p->nodes[i].n_choices; k++)
+                unit = gcd(unit, p->nodes[i].usages[u].bytes[k]);
+    for (int32_t v = 0; v < p->n_values; v++)
+        for (int32_t t = 0; p->values[v].copy_bytes && t < p->values[v].n_forms; t++)
+            unit = gcd(unit, p->values[v].copy_bytes[t]);
+    return unit > 0 ? unit : 1;
+}
+
+/* The bytes of each choice at ROW, into l->acc. Returns the room: capacity without each node's least, which is taken
+ * out of its choices. */
+static int64_t gather(struct lp *l, int32_t row)
 {
     const struct mpp_solver *s = l->s;
-    int64_t room = s->p->capacity_bytes, unit = 0;
+    int64_t room = s->p->capacity_bytes;
     memset(l->acc, 0, sizeof *l->acc * (size_t)s->choice_first[s->p->n_nodes]);
     for (int32_t v = 0; l->reduced && v < s->p->n_values; v++)
         if (covers(s->copy_span[v], row)) {
@@ -360,9 +375,6 @@ static int64_t gather(struct lp *l, int32_t row, int64_t *out_unit)
             settle(l, &w, true, l->acc);
             mpp_arena_free(w.arena);
         }
-    for (int32_t v = 0; v < s->p->n_values; v++)
-        for (int32_t t = 0; covers(s->copy_span[v], row) && t < s->p->values[v].n_forms; t++)
-            unit = gcd(unit, s->p->values[v].copy_bytes[t]);
     for (int32_t i = 0; i < s->p->n_nodes; i++) {
         const struct mpp_solver_node *n = &s->p->nodes[i];
         int64_t least = INT64_MAX, *acc = l->acc + s->choice_first[i];
@@ -374,36 +386,49 @@ static int64_t gather(struct lp *l, int32_t row, int64_t *out_unit)
                 least = acc[k];
         least = l->reduced && l->n_alive[i] > 0 ? least : 0;
         room -= least;
-        for (int32_t k = 0; k < n->n_choices; k++) {
+        for (int32_t k = 0; k < n->n_choices; k++)
             acc[k] = alive(l, i, k) ? acc[k] - least : 0;
-            unit = gcd(unit, acc[k]);
-        }
     }
-    *out_unit = l->reduced && unit > 0 ? unit : 1;
     return room;
 }
 
+/* COEF times the live bytes at TIME. */
+static void live_term(struct lp *l, int64_t coef, int32_t time)
+{
+    term(l, coef, time < 0 ? "live_tm" : "live_t", -1, -1, -1, -1);
+    put_int(l, time < 0 ? -(int64_t)time : time);
+}
+
+/* live(row) = live(row before) + what differs; live(row) <= room. */
 static void memory_row(struct lp *l, int32_t row)
 {
     const struct mpp_solver *s = l->s;
-    int64_t unit, room = gather(l, row, &unit);
-    int32_t time = s->row_time[row];
-    put(l, time < 0 ? " mem_tm" : " mem_t");
-    put_int(l, time < 0 ? -(int64_t)time : time);
+    int64_t *before = l->acc, room, unit = l->unit;
+    l->acc = l->acc_before;
+    l->acc_before = before;
+    room = gather(l, row);
+    begin_row(l);
+    live_term(l, 1, s->row_time[row]);
+    if (row > 0)
+        live_term(l, -1, s->row_time[row - 1]);
+    for (int32_t i = 0; i < s->p->n_nodes; i++)
+        for (int32_t k = s->choice_first[i]; open_node(l, i) && k < s->choice_first[i + 1]; k++)
+            if (l->acc[k] != before[k])
+                term(l, (before[k] - l->acc[k]) / unit, "x", i, k - s->choice_first[i], -1, -1);
+    for (int32_t v = 0; v < s->p->n_values; v++) {
+        bool now = covers(s->copy_span[v], row), then = row > 0 && covers(s->copy_span[v], row - 1);
+        if (now == then)
+            continue;
+        struct view w = view_new(l, v);
+        copy_terms(l, &w, true, now ? -unit : unit);
+        mpp_arena_free(w.arena);
+    }
+    end_row(l, " = ", 0);
+    put(l, s->row_time[row] < 0 ? " mem_tm" : " mem_t");
+    put_int(l, s->row_time[row] < 0 ? -(int64_t)s->row_time[row] : s->row_time[row]);
     put(l, ":");
     l->n_terms = 0;
-    for (int32_t i = 0; i < s->p->n_nodes; i++)
-        for (int32_t k = 0; open_node(l, i) && k < s->p->nodes[i].n_choices; k++)
-            if (l->acc[s->choice_first[i] + k] > 0)
-                term(l, l->acc[s->choice_first[i] + k] / unit, "x", i, k, -1, -1);
-    for (int32_t v = 0; v < s->p->n_values; v++)
-        if (covers(s->copy_span[v], row)) {
-            struct view w = view_new(l, v);
-            copy_terms(l, &w, true, unit);
-            mpp_arena_free(w.arena);
-        }
-    if (l->n_terms == 0)
-        term(l, 0, "one", -1, -1, -1, -1);
+    live_term(l, 1, s->row_time[row]);
     end_row(l, " <= ", room >= 0 ? room / unit : -((-room + unit - 1) / unit));
 }
 
@@ -414,8 +439,10 @@ static void write_legend(struct lp *l, const char *title)
     const struct mpp_solver_problem *p = l->s->p;
     put(l, title);
     put(l, "\\ x_node_choice; y_value_from_to: a copy that consumers may share; f_value_consumer_from_to: who reads what;\n"
-           "\\ mem_tTIME: live bytes. Costs are picoseconds; each node's least cost is in the constant\n"
-           "\\ (the column one, fixed at 1), so that the rest stays well within a solver's tolerance.\n");
+           "\\ live_tTIME: memory in units of ");
+    put_int(l, l->unit);
+    put(l, " bytes, as much as before and what differs. Costs are picoseconds; each node's least\n"
+           "\\ cost is in the constant (the column one, fixed at 1), so that the rest stays well within a solver's tolerance.\n");
     for (int32_t i = 0; i < p->n_nodes; i++)
         if (open_node(l, i))
             comment(l, "\\ node ", i, p->nodes[i].name);
@@ -484,6 +511,8 @@ enum mpp_status mpp_solver_lp_write(const struct mpp_solver *s, bool reduced, co
     l->n_alive = mpp_arena_array(a, s->p->n_nodes, int32_t);
     l->cost = mpp_arena_array(a, n, int64_t);
     l->acc = mpp_arena_array(a, n, int64_t);
+    l->acc_before = mpp_arena_array(a, n, int64_t);
+    l->unit = find_unit(s->p);
     settle_costs(l);
     write_legend(l, title);
     write_objective(l);
