@@ -611,14 +611,17 @@ static void lay_out_best(struct memory *m)
         layers = prog->classes[c].count > layers ? prog->classes[c].count : layers;
     m->marks = mpp_arena_array(m->arena, 2 * layers + 1, int);
     int64_t work_each = layers * prog->n_buffers * prog->n_buffers / 2;
-    for (int k = 0; k < 2 * N_LAYOUTS && (k < N_LAYOUTS || work < MAX_WORK) && (k == 0 || best.end > enough); k++, work += work_each)
+    for (int k = 0; k < 2 * N_LAYOUTS && (k < N_LAYOUTS || work < MAX_WORK) && (k == 0 || best.end > enough); k++) {
         try_layout(m, (enum layout)(k % N_LAYOUTS), k >= N_LAYOUTS, &best);
-    for (int k = 0; k < N_LAYOUTS * MAX_TRIES && work < MAX_WORK && best.end > enough; k++, work += work_each) {
+        work += work_each;
+    }
+    for (int k = 0; k < N_LAYOUTS * MAX_TRIES && work < MAX_WORK && best.end > enough; k++) {
         if (k % MAX_TRIES == 0) {
             memset(m->rank, 0, (size_t)prog->n_buffers * sizeof *m->rank);
             try_layout(m, (enum layout)(k / MAX_TRIES), false, &best);
         }
         m->rank[m->top] += 2;
+        work += work_each;
         try_layout(m, (enum layout)(k / MAX_TRIES), false, &best);
     }
     prog->arena_bytes = best.end;
