@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "ir/op.h"
+#include "planner/pins.h"
 #include "tests/planner_testing.h"
 
 static const char tiny[] = "layers=2 batch=16";
@@ -281,8 +282,105 @@ static void test_edits(void)
     setup_free(&s);
 }
 
-int main(void)
+/* ---- nonsense ---- */
+
+static uint64_t seed = 7;
+
+static size_t below(size_t n)
 {
+    seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (size_t)(seed >> 33) % n;
+}
+
+/* A place in TEXT where a string, a number or a word begins; *OUT_SIZE its length. */
+static size_t some_token(const char *text, size_t n, size_t *out_size)
+{
+    size_t at = below(n), end;
+    while (text[at] != '"' && !strchr("-0123456789tf[{", text[at]))
+        at = at + 1 < n ? at + 1 : 0;
+    end = at + 1;
+    if (text[at] == '"')
+        while (end < n && text[end++] != '"')
+            ;
+    else
+        while (end < n && !strchr(",]} \n", text[end]))
+            end++;
+    *out_size = end - at;
+    return at;
+}
+
+/* plan.json with one to three places changed is read or refused with a message, and what is read can be written. */
+static void fuzz_json(const char *model, const char *fix, int tries)
+{
+    static const char *const with[] = {"-1", "0", "3", "99999999999999999999", "9223372036854775807", "1e308", "null", "true",
+                                       "[]", "{}", "\"\"", "\"partial\"", "\"#0\"", "\"h.*.\"", "\"0-9\"", "\"\\u0000\"", ""};
+    struct setup s = setup_new(model, "tiny", "layers=2 batch=8", "host", 4);
+    int read = 0, refused = 0, odd = 0;
+    must(setup_plan(&s, fix, 0), fix);
+    must(mpp_plan_write_json(s.diag, s.g, s.cluster, s.plan, path_a), "write");
+    char *text = slurp(path_a), *edit = malloc(2 * strlen(text) + 256);
+    for (int i = 0; i < tries; i++) {
+        struct mpp_arena *arena = mpp_arena_new();
+        struct mpp_diag *diag = mpp_diag_new(NULL);
+        struct mpp_plan *plan = NULL;
+        strcpy(edit, text);
+        for (size_t k = 1 + below(3); k > 0; k--) {
+            size_t n = strlen(edit), size, other, at = some_token(edit, n, &size), from = some_token(text, strlen(text), &other);
+            const char *new = below(3) ? with[below(sizeof with / sizeof with[0])]
+                                       : mpp_arena_strndup(arena, text + from, other < 64 ? other : 64);
+            memmove(edit + at + strlen(new), edit + at + size, n - at - size + 1);
+            memcpy(edit + at, new, strlen(new));
+        }
+        spill(path_b, edit);
+        enum mpp_status st = mpp_plan_read_json(arena, diag, s.g, s.cluster, path_b, &plan);
+        if (st == MPP_OK)
+            st = mpp_plan_derive(arena, diag, s.g, s.cluster, plan);
+        if (st == MPP_OK)
+            st = mpp_plan_write_json(diag, s.g, s.cluster, plan, path_b);
+        read += st == MPP_OK;
+        refused += st == MPP_INVALID && mpp_diag_errors(diag) > 0;
+        odd += st != MPP_OK && !(st == MPP_INVALID && mpp_diag_errors(diag) > 0);
+        mpp_diag_free(diag);
+        mpp_arena_free(arena);
+    }
+    check(odd == 0 && read > 0 && refused > 0, "%s: of %d changed plans %d are read, %d refused, %d neither", model, tries, read,
+          refused, odd);
+    free(edit);
+    free(text);
+    setup_free(&s);
+}
+
+/* Pins made of pieces of pins are understood or refused with a message; what is understood reads the same again. */
+static void fuzz_pins(int tries)
+{
+    static const char *const piece[] = {"dp", "tp", "pp", "mesh", "zero", "sequence_parallel", "vocab_parallel", "micro_batch",
+                                        "micro_batches", "shard:", "=", "=", "=", ",", ",", "/", "x", "2", "4", "-1", "0", "1e9",
+                                        "99999999999999999999", "true", "off", "h.*.mlp", "[", "*", "ffn", "model", " ", "2x2"};
+    int odd = 0, understood = 0;
+    for (int i = 0; i < tries; i++) {
+        struct mpp_arena *arena = mpp_arena_new();
+        struct mpp_diag *diag = mpp_diag_new(NULL);
+        struct mpp_pins pins = mpp_pins_none(), again = mpp_pins_none();
+        const char *text = "";
+        for (size_t k = 1 + below(9); k > 0; k--)
+            text = mpp_arena_printf(arena, "%s%s", text, piece[below(sizeof piece / sizeof piece[0])]);
+        enum mpp_status st = mpp_pins_parse(arena, diag, text, &pins);
+        if (st == MPP_OK) {
+            const char *said = mpp_pins_text(arena, &pins);
+            understood++;
+            if (mpp_pins_parse(arena, diag, said, &again) != MPP_OK || strcmp(mpp_pins_text(arena, &again), said) != 0)
+                check(false, "%s reads as %s, and that as %s", text, said, mpp_pins_text(arena, &again));
+        }
+        odd += st != MPP_OK && !(st == MPP_INVALID && mpp_diag_errors(diag) > 0);
+        mpp_diag_free(diag);
+        mpp_arena_free(arena);
+    }
+    check(odd == 0 && understood > 0, "of %d pins %d are understood, %d neither understood nor refused", tries, understood, odd);
+}
+
+int main(int argc, char **argv)
+{
+    int tries = argc > 1 ? atoi(argv[1]) : 200;
     close(mkstemp(path_a));
     close(mkstemp(path_b));
     test_data_and_model();
@@ -298,6 +396,9 @@ int main(void)
     round_trip("models/mlp.xml", NULL, "", "host", 7, "");
     round_trip("models/mlp.xml", NULL, "", "host", 1, "");
     test_edits();
+    fuzz_json("models/gpt.xml", "dp=2,tp=2", tries);
+    fuzz_json("models/bert.xml", "", tries);
+    fuzz_pins(10 * tries);
     unlink(path_a);
     unlink(path_b);
     return finish();
