@@ -13,7 +13,7 @@ struct derive {
     struct mpp_plan *plan;
     struct mpp_stage *stage;
     struct mpp_reshard_env env;
-    int *producer, *first_use, *use, *use_operand;
+    struct mpp_stage_uses uses;
     size_t cap_copies, cap_comms;
     struct mpp_memo *paths;       /* (shape, from, to) */
     struct mpp_copy **path;       /* by number: steps only */
@@ -22,35 +22,6 @@ struct derive {
     bool ok;
 };
 
-static void note_uses(struct derive *d)
-{
-    const struct mpp_graph *g = d->g;
-    d->producer = mpp_arena_array(d->arena, g->n_tensors, int);
-    d->first_use = mpp_arena_array(d->arena, g->n_tensors + 1, int);
-    for (mpp_id t = 0; t < g->n_tensors; t++)
-        d->producer[t] = -1;
-    for (int i = 0; i < g->n_groups; i++) {
-        for (int o = 0; o < g->groups[i].n_out; o++)
-            d->producer[g->groups[i].out[o]] = i;
-        for (int o = 0; o < g->groups[i].n_in; o++)
-            if (g->groups[i].in[o] >= 0)
-                d->first_use[g->groups[i].in[o] + 1]++;
-    }
-    for (mpp_id t = 0; t < g->n_tensors; t++)
-        d->first_use[t + 1] += d->first_use[t];
-    int *fill = mpp_arena_memdup(d->arena, d->first_use, sizeof(int) * ((size_t)g->n_tensors + 1));
-    d->use = mpp_arena_array(d->arena, d->first_use[g->n_tensors], int);
-    d->use_operand = mpp_arena_array(d->arena, d->first_use[g->n_tensors], int);
-    for (int i = 0; i < g->n_groups; i++)
-        for (int o = 0; o < g->groups[i].n_in; o++) {
-            mpp_id t = g->groups[i].in[o];
-            if (t >= 0) {
-                d->use[fill[t]] = i;
-                d->use_operand[fill[t]++] = o;
-            }
-        }
-}
-
 static struct mpp_sharding wanted(const struct derive *d, int group, int operand)
 {
     return mpp_split_operand(d->g->groups[group].rule, d->stage->split[group], operand);
@@ -58,7 +29,7 @@ static struct mpp_sharding wanted(const struct derive *d, int group, int operand
 
 static struct mpp_sharding made(const struct derive *d, mpp_id t)
 {
-    int i = d->producer[t], o = 0;
+    int i = d->uses.producer[t], o = 0;
     if (i < 0)
         return d->stage->resting[t];
     while (d->g->groups[i].out[o] != t)
@@ -102,8 +73,8 @@ static void add_comm(struct derive *d, struct mpp_comm comm)
 
 static bool feeds_gradient(const struct derive *d, mpp_id t)
 {
-    for (int u = d->first_use[t]; u < d->first_use[t + 1]; u++) {
-        const struct mpp_group *group = &d->g->groups[d->use[u]];
+    for (int u = d->uses.first_use[t]; u < d->uses.first_use[t + 1]; u++) {
+        const struct mpp_group *group = &d->g->groups[d->uses.use[u]];
         const struct mpp_gtensor *out = group->n_out > 0 ? &d->g->tensors[group->out[0]] : NULL;
         if (out && out->role == MPP_ROLE_ACCUM && out->param >= 0)
             return true;
@@ -132,7 +103,7 @@ static void count_copy(struct derive *d, struct mpp_copy *c)
         add_comm(d, (struct mpp_comm){
             .kind = mpp_step_name(step->kind), .mask = step->mask, .bytes = step->bytes, .count = times,
             .cost_ps = step->cost_ps, .phase = c->store ? MPP_PHASE_UPDATE : c->phase, .tensor = x->name,
-            .role = role, .reason = mpp_reason_step(d->arena, d->g, d->stage, c, i, d->producer),
+            .role = role, .reason = mpp_reason_step(d->arena, d->g, d->stage, c, i, d->uses.producer),
             .repeat = op->repeat, .index = op->index});
     }
 }
@@ -157,10 +128,10 @@ static void copies_of(struct derive *d, mpp_id t, unsigned phases, bool once)
 {
     struct mpp_sharding from = made(d, t);
     int first = d->stage->n_copies;
-    for (int u = d->first_use[t]; u < d->first_use[t + 1]; u++) {
-        int i = d->use[u], at = first;
+    for (int u = d->uses.first_use[t]; u < d->uses.first_use[t + 1]; u++) {
+        int i = d->uses.use[u], at = first;
         enum mpp_phase phase = d->g->groups[i].phase;
-        struct mpp_sharding to = wanted(d, i, d->use_operand[u]);
+        struct mpp_sharding to = wanted(d, i, d->uses.use_operand[u]);
         if (!(phases >> phase & 1) || mpp_sharding_equal(from, to))
             continue;
         while (at < d->stage->n_copies && !mpp_sharding_equal(d->stage->copies[at].to, to))
@@ -191,13 +162,13 @@ static void all_copies(struct derive *d)
             copies_of(d, t, 1u << MPP_PHASE_BACKWARD, false);
         }
         copies_of(d, t, 1u << MPP_PHASE_UPDATE, true);
-        if (x->updates < 0 || d->g->tensors[x->updates].role != MPP_ROLE_PARAM || d->producer[t] < 0)
+        if (x->updates < 0 || d->g->tensors[x->updates].role != MPP_ROLE_PARAM || d->uses.producer[t] < 0)
             continue;
         struct mpp_sharding from = made(d, t), to = d->stage->resting[x->updates];
         if (!mpp_sharding_equal(from, to))
             add_copy(d, (struct mpp_copy){
-                .tensor = t, .phase = MPP_PHASE_UPDATE, .from = from, .to = to, .first_group = d->producer[t],
-                .last_group = d->producer[t], .once = true, .store = true});
+                .tensor = t, .phase = MPP_PHASE_UPDATE, .from = from, .to = to, .first_group = d->uses.producer[t],
+                .last_group = d->uses.producer[t], .once = true, .store = true});
     }
 }
 
@@ -269,7 +240,7 @@ enum mpp_status mpp_plan_derive(struct mpp_arena *arena, struct mpp_diag *diag, 
     s->n_copies = s->n_collectives = 0;
     s->copies = NULL;
     s->collectives = NULL;
-    note_uses(&d);
+    mpp_stage_note_uses(arena, graph, &d.uses);
     all_copies(&d);
     if (!d.ok)
         return MPP_INVALID;
@@ -277,7 +248,7 @@ enum mpp_status mpp_plan_derive(struct mpp_arena *arena, struct mpp_diag *diag, 
     for (int i = 0, c = 0; i < graph->n_groups; i++) {
         int first = c;
         for (; c < s->n_copies && s->copies[c].first_group == i; c++)
-            s->copies[c].reason = mpp_reason_copy(arena, graph, s, &s->copies[c], d.producer);
+            s->copies[c].reason = mpp_reason_copy(arena, graph, s, &s->copies[c], d.uses.producer);
         for (int k = first; k < c; k++)
             if (!s->copies[k].store)
                 count_copy(&d, &s->copies[k]);

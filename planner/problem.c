@@ -7,38 +7,37 @@
 
 /* ---- facts about the graph ---- */
 
-static void note_uses(struct mpp_build *b)
+void mpp_stage_note_uses(struct mpp_arena *arena, const struct mpp_graph *g, struct mpp_stage_uses *out)
 {
-    const struct mpp_graph *g = b->g;
-    b->producer = mpp_arena_array(b->arena, g->n_tensors, int);
-    b->first_use = mpp_arena_array(b->arena, g->n_tensors + 1, int);
+    out->producer = mpp_arena_array(arena, g->n_tensors, int);
+    out->first_use = mpp_arena_array(arena, g->n_tensors + 1, int);
     for (mpp_id t = 0; t < g->n_tensors; t++)
-        b->producer[t] = -1;
+        out->producer[t] = -1;
     for (int i = 0; i < g->n_groups; i++) {
         for (int o = 0; o < g->groups[i].n_out; o++)
-            b->producer[g->groups[i].out[o]] = i;
+            out->producer[g->groups[i].out[o]] = i;
         for (int o = 0; o < g->groups[i].n_in; o++)
             if (g->groups[i].in[o] >= 0)
-                b->first_use[g->groups[i].in[o] + 1]++;
+                out->first_use[g->groups[i].in[o] + 1]++;
     }
     for (mpp_id t = 0; t < g->n_tensors; t++)
-        b->first_use[t + 1] += b->first_use[t];
-    int *fill = mpp_arena_memdup(b->arena, b->first_use, sizeof(int) * ((size_t)g->n_tensors + 1));
-    b->use = mpp_arena_array(b->arena, b->first_use[g->n_tensors], int);
-    b->use_operand = mpp_arena_array(b->arena, b->first_use[g->n_tensors], int);
+        out->first_use[t + 1] += out->first_use[t];
+    int *fill = mpp_arena_memdup(arena, out->first_use, sizeof(int) * ((size_t)g->n_tensors + 1));
+    out->use = mpp_arena_array(arena, out->first_use[g->n_tensors], int);
+    out->use_operand = mpp_arena_array(arena, out->first_use[g->n_tensors], int);
     for (int i = 0; i < g->n_groups; i++)
         for (int o = 0; o < g->groups[i].n_in; o++) {
             mpp_id t = g->groups[i].in[o];
             if (t >= 0) {
-                b->use[fill[t]] = i;
-                b->use_operand[fill[t]++] = o;
+                out->use[fill[t]] = i;
+                out->use_operand[fill[t]++] = o;
             }
         }
 }
 
 static int last_use(const struct mpp_build *b, mpp_id t, int made)
 {
-    return b->first_use[t + 1] > b->first_use[t] ? b->use[b->first_use[t + 1] - 1] : made;
+    return b->uses.first_use[t + 1] > b->uses.first_use[t] ? b->uses.use[b->uses.first_use[t + 1] - 1] : made;
 }
 
 /* ---- classes of what is alike ---- */
@@ -296,13 +295,13 @@ static bool has_partial(struct mpp_sharding s)
 /* The shardings in which readers of PHASES want T, in order of first appearance. */
 static int wanted_states(struct mpp_build *b, mpp_id t, unsigned phases, int32_t *out, int n)
 {
-    for (int u = b->first_use[t]; u < b->first_use[t + 1]; u++) {
-        int i = b->use[u];
+    for (int u = b->uses.first_use[t]; u < b->uses.first_use[t + 1]; u++) {
+        int i = b->uses.use[u];
         if (!(phases >> b->g->groups[i].phase & 1))
             continue;
         const struct mpp_tie_class *c = b->tie[b->class_of_node[b->node_of_group[i]]];
         for (int k = 0; k < c->n_choices; k++) {
-            int32_t state = c->state[b->place_in_node[i]][b->use_operand[u]][k];
+            int32_t state = c->state[b->place_in_node[i]][b->uses.use_operand[u]][k];
             if (!has_partial(mpp_build_sharding(b, b->g->tensors[t].n_dims, state)))
                 add_state(out, &n, state);
         }
@@ -375,9 +374,9 @@ static bool add_tensor_node(struct mpp_build *b, mpp_id t)
     mpp_key_int(&key, b->pins->matched ? (int64_t)b->pins->matched[t] : 0);
     for (int d = 0; d < x->n_dims; d++)
         mpp_key_text(&key, x->dims[d].name);
-    for (int u = b->first_use[t]; u < b->first_use[t + 1]; u++) {
-        mpp_key_int(&key, b->class_of_node[b->node_of_group[b->use[u]]]);
-        mpp_key_int(&key, b->place_in_node[b->use[u]] * 64 + b->use_operand[u]);
+    for (int u = b->uses.first_use[t]; u < b->uses.first_use[t + 1]; u++) {
+        mpp_key_int(&key, b->class_of_node[b->node_of_group[b->uses.use[u]]]);
+        mpp_key_int(&key, b->place_in_node[b->uses.use[u]] * 64 + b->uses.use_operand[u]);
     }
     int id = mpp_memo_add(b->rests, key.bytes, key.size, &is_new);
     if (is_new) {
@@ -416,7 +415,7 @@ static struct mpp_build *build_new(struct mpp_arena *arena, const struct mpp_clu
     struct mpp_memo **memos[] = {&b->shapes, &b->groups, &b->ties, &b->rests, &b->values};
     for (size_t i = 0; i < sizeof memos / sizeof memos[0]; i++)
         *memos[i] = mpp_memo_new(arena);
-    note_uses(b);
+    mpp_stage_note_uses(arena, g, &b->uses);
     b->shape_of = minus_ones(arena, g->n_tensors);
     b->node_of_tensor = minus_ones(arena, g->n_tensors);
     b->group_class_of = minus_ones(arena, g->n_groups);

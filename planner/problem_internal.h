@@ -40,8 +40,7 @@ struct mpp_build {
     const struct mpp_graph *g;
     const struct mpp_pin_rules *pins;
     struct mpp_stage_problem *p;
-    int *producer;                /* [n_tensors] group; -1 */
-    int *first_use, *use, *use_operand; /* readers of a tensor: use[first_use[t] ..], in execution order */
+    struct mpp_stage_uses uses;
     struct mpp_memo *shapes, *groups, *ties, *rests, *values;
     struct mpp_shape_class **shape;     /* by number */
     struct mpp_group_class **group;

@@ -93,10 +93,10 @@ static void lead_updates(struct mpp_build *b, int *leader)
         int first = -1;
         if (g->tensors[t].role != MPP_ROLE_ACCUM || g->tensors[t].param < 0)
             continue;
-        for (int u = b->first_use[t]; u < b->first_use[t + 1]; u++)
-            if (g->groups[b->use[u]].phase == MPP_PHASE_UPDATE) {
-                first = first < 0 ? b->use[u] : first;
-                leader[b->use[u]] = first;
+        for (int u = b->uses.first_use[t]; u < b->uses.first_use[t + 1]; u++)
+            if (g->groups[b->uses.use[u]].phase == MPP_PHASE_UPDATE) {
+                first = first < 0 ? b->uses.use[u] : first;
+                leader[b->uses.use[u]] = first;
             }
     }
 }

@@ -153,11 +153,11 @@ static const int32_t *states_of(const struct mpp_build *b, int group, int operan
 static void add_phase(struct mpp_build *b, struct draft *d, mpp_id t, enum mpp_phase phase)
 {
     d->n_readers = 0;
-    for (int u = b->first_use[t]; u < b->first_use[t + 1]; u++) {
-        int i = b->use[u], n;
+    for (int u = b->uses.first_use[t]; u < b->uses.first_use[t + 1]; u++) {
+        int i = b->uses.use[u], n;
         if (b->g->groups[i].phase != phase)
             continue;
-        const int32_t *wants = states_of(b, i, b->use_operand[u], &n);
+        const int32_t *wants = states_of(b, i, b->uses.use_operand[u], &n);
         if (b->node_of_group[i] == d->producer)
             continue;             /* tied to read it as it is made */
         if (d->n_readers == 0)
@@ -189,8 +189,8 @@ void mpp_build_values(struct mpp_build *b)
     const struct mpp_graph *g = b->g;
     int most = 1;
     for (mpp_id t = 0; t < g->n_tensors; t++)
-        if (b->first_use[t + 1] - b->first_use[t] > most)
-            most = b->first_use[t + 1] - b->first_use[t];
+        if (b->uses.first_use[t + 1] - b->uses.first_use[t] > most)
+            most = b->uses.first_use[t + 1] - b->uses.first_use[t];
     struct draft d = {.cap = most};
     d.reader = mpp_arena_array(b->arena, most, int);
     d.n_wants = mpp_arena_array(b->arena, most, int);
@@ -198,7 +198,7 @@ void mpp_build_values(struct mpp_build *b)
     for (mpp_id t = 0; t < g->n_tensors; t++) {
         const struct mpp_gtensor *x = &g->tensors[t];
         const struct mpp_rest_class *rest = NULL;
-        int made = b->producer[t];
+        int made = b->uses.producer[t];
         if (b->node_of_tensor[t] >= 0) {
             d.producer = b->node_of_tensor[t];
             rest = b->rest[b->class_of_node[d.producer]];

@@ -78,6 +78,14 @@ bool mpp_strategy_can_split(const struct mpp_strategy_facts *facts, const struct
 
 /* ---- problem.c ---- */
 
+/* Who makes a tensor and who reads it. */
+struct mpp_stage_uses {
+    int *producer;                /* [n_tensors] group; -1: none */
+    int *first_use;               /* [n_tensors + 1]; readers of t: use[first_use[t]] to use[first_use[t + 1] - 1], */
+    int *use, *use_operand;       /* groups and which input, in execution order */
+};
+void mpp_stage_note_uses(struct mpp_arena *arena, const struct mpp_graph *g, struct mpp_stage_uses *out);
+
 enum mpp_stage_node_kind { MPP_NODE_GROUPS, MPP_NODE_PARAM, MPP_NODE_INPUT };
 
 struct mpp_stage_node {

@@ -123,13 +123,18 @@ static int options_of(const struct mpp_graph *g, const struct mpp_strategy_facts
         out[n++] = MPP_PARTIAL;
         return n;
     }
+    /* Of equal costs the first is taken: sums of gradients are best finished in one place, the update. */
+    bool partial = size > 1 && offers_partial(g, facts, group);
+    bool is_sum = group->n_out > 0 && g->tensors[group->out[0]].role == MPP_ROLE_ACCUM;
+    if (partial && is_sum)
+        out[n++] = MPP_PARTIAL;
     out[n++] = MPP_WHOLE;
     if (size <= 1)
         return n;
     for (int f = 0; f < rule->n_factors; f++)
         if (mpp_strategy_can_split(facts, group, f, size))
             out[n++] = (int8_t)f;
-    if (offers_partial(g, facts, group))
+    if (partial && !is_sum)
         out[n++] = MPP_PARTIAL;
     return n;
 }

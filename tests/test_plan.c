@@ -99,6 +99,61 @@ static void test_zero(void)
     }
 }
 
+/* The group that makes PARAM's new value. */
+static int update_of(const struct setup *s, const char *param)
+{
+    mpp_id t = tensor_named(s->g, param);
+    for (int i = 0; i < s->g->n_groups; i++)
+        if (s->g->tensors[s->g->groups[i].out[0]].updates == t)
+            return i;
+    printf("FAIL: nothing updates %s\n", param);
+    exit(1);
+}
+
+/* Tensors that no dimension cuts into so many blocks stay whole; the others are split. */
+static void test_zero_where_it_can(void)
+{
+    for (int zero = 1; zero < 4; zero++) {
+        struct setup s = setup_new("models/gpt.xml", NULL, "hidden=32 heads=4 layers=2 vocab=97 seq=16 positions=16 batch=7",
+                                   "host", 7);
+        char fix[32];
+        snprintf(fix, sizeof fix, "dp=7,zero=%d", zero);
+        must(setup_plan(&s, fix, 0), fix);
+        const struct mpp_stage *st = &s.plan->stages[0];
+        check((st->resting[tensor_named(s.g, "h.0.mlp.c_fc.weight")].axis[0] >= 0) == (zero == 3)
+              && st->resting[tensor_named(s.g, "h.0.attn.c_attn.bias")].axis[0] < 0, "%s: resting", fix);
+        check(st->split[update_of(&s, "h.0.mlp.c_fc.weight")].axis[0] >= 0
+              && st->split[update_of(&s, "h.0.attn.c_attn.bias")].axis[0] < 0, "%s: updates", fix);
+        setup_free(&s);
+    }
+}
+
+/* Norms behind the sums (BERT) split the sequence too, and so does the sum of the gradients before them. */
+static void test_post_norm_sequence(void)
+{
+    for (int adamw = 0; adamw < 2; adamw++) {
+        struct setup s = setup_new("models/bert.xml", "tiny", adamw ? "optimizer=adamw" : "optimizer=sgd", "host", 4);
+        must(setup_plan(&s, "tp=4,sequence_parallel=true", 0), "bert tp=4,sequence_parallel=true");
+        check(strcmp(split_name(&s, "bert.encoder.layer.1.output.LayerNorm", 0), "seq") == 0
+              && strcmp(split_name(&s, "bert.encoder.layer.0.attention.self.query", 0), "heads") == 0, "bert: %s, %s",
+              split_name(&s, "bert.encoder.layer.1.output.LayerNorm", 0),
+              split_name(&s, "bert.encoder.layer.0.attention.self.query", 0));
+        setup_free(&s);
+    }
+}
+
+/* Where there is one micro-batch sums of gradients are finished in the update, not before: equal costs, one place. */
+static void test_gradients_in_the_update(void)
+{
+    struct setup s;
+    pinned("dp=4,zero=0", 4, &s);
+    for (int i = 0; i < s.plan->stages[0].n_collectives; i++) {
+        const struct mpp_comm *c = &s.plan->stages[0].collectives[i];
+        check(strcmp(c->role, "gradient") != 0 || c->phase == MPP_PHASE_UPDATE, "%s is reduced before the update", c->tensor);
+    }
+    setup_free(&s);
+}
+
 static void test_sequence_and_vocabulary(void)
 {
     struct setup s;
@@ -158,6 +213,20 @@ static void test_contradictions(void)
     refuses("shard:h.*.mlp.c_fc.weight=ffn/modle", 4, tiny, "no axis \"modle\"");
     refuses("shard:h.*.attn.c_attn.weight=3/model", 4, tiny, "has only 3");
     refuses("mesh=4,shard:wte.weight=vocab/a,shard:wte.weight=hidden/a", 4, tiny, "no plan does what --fix asks");
+}
+
+/* More devices fit on a node that takes as many as are asked for; bytes in a unit of which there are some. */
+static void test_no_room(void)
+{
+    struct setup s = setup_new("models/gpt.xml", "tiny", tiny, "host", 2);
+    check(setup_plan(&s, "", 2 << 20) == MPP_INFEASIBLE && strstr(mpp_diag_text(s.diag), "--gpus "), "%s", mpp_diag_text(s.diag));
+    setup_free(&s);
+    s = setup_new("models/mlp.xml", "tiny", "", "host", 1);
+    must(setup_plan(&s, "micro_batches=1", 0), "mlp");
+    int64_t peak = s.plan->solver.peak_bytes;
+    check(setup_plan(&s, "micro_batches=1", peak - 1) == MPP_INFEASIBLE && strstr(mpp_diag_text(s.diag), ", 1 bytes more"), "%s",
+          mpp_diag_text(s.diag));
+    setup_free(&s);
 }
 
 static void test_normalised(void)
@@ -385,8 +454,12 @@ int main(int argc, char **argv)
     close(mkstemp(path_b));
     test_data_and_model();
     test_zero();
+    test_zero_where_it_can();
+    test_post_norm_sequence();
+    test_gradients_in_the_update();
     test_sequence_and_vocabulary();
     test_contradictions();
+    test_no_room();
     test_normalised();
     round_trip("models/gpt.xml", "tiny", "", "host", 4, "");
     round_trip("models/gpt.xml", "tiny", "", "dgx-a100", 8, "mesh=2x2x2");
