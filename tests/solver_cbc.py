@@ -29,7 +29,7 @@ def cbc(path):
 def main():
     if not shutil.which("cbc"):
         print("skipped: cbc is not installed")
-        print("0 passed, 0 failed")
+        print("0 passed, 0 failed, 1 skipped")
         return 0
     passed = failed = 0
     with tempfile.TemporaryDirectory() as folder:

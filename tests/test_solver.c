@@ -315,7 +315,7 @@ static void random_one(int seed, int *n_memory, int *n_infeasible)
 /* Problems and their optima for another solver to check. */
 static int dump_all(const char *folder)
 {
-    for (int seed = 1; seed <= 36; seed++) {
+    for (int seed = 1; seed <= 60; seed++) {
         struct mpp_arena *a = mpp_arena_new();
         struct mpp_solver_problem *p = make(a, seed);
         struct truth t = enumerate(p);
