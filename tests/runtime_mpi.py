@@ -39,6 +39,20 @@ def errors(text):
     return [line for line in text.splitlines() if line.startswith("error:")]
 
 
+def children(pid):
+    """Processes that PID started, from /proc."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{entry}/stat") as f:
+                parent = int(f.read().rsplit(")", 1)[1].split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+        if entry.isdigit() and parent == pid:
+            found.append(entry)
+    return sorted(found, key=int)
+
+
 def main():
     collectives, trainer = sys.argv[1:3]
     if shutil.which("mpirun") is None:
@@ -78,7 +92,7 @@ def main():
         for line in job.stdout:
             if line.startswith(b"step "):
                 break
-        ranks = subprocess.run(["ps", "-o", "pid=", "--ppid", str(job.pid)], capture_output=True, text=True).stdout.split()
+        ranks = children(job.pid)
         os.kill(int(ranks[-1]), 9)
         try:
             expect(job.wait(timeout=10) != 0, "a killed rank ends the job")
