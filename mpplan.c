@@ -296,7 +296,7 @@ static void print_schema(struct mpp_arena *arena)
     struct mpp_schema_op *ops = mpp_arena_array(arena, n, struct mpp_schema_op);
     for (int i = 0; i < n; i++)
         ops[i] = (struct mpp_schema_op){layers[i].type, layers[i].attrs};
-    mpp_schema_print(stdout, ops, n);
+    mpp_schema_print(arena, stdout, ops, n);
 }
 
 /* mkdir -p */

@@ -634,7 +634,7 @@ static void lay_out_best(struct memory *m)
 void mpp_memory_plan(const struct mpp_graph *g, const struct mpp_stage *stage, int64_t micro_batches,
                      struct mpp_lprog *prog)
 {
-    struct memory m = {.arena = mpp_arena_new(), .g = g, .stage = stage, .prog = prog};
+    struct memory m = {.arena = mpp_arena_scratch(g->arena), .g = g, .stage = stage, .prog = prog};
     m.life = mpp_arena_array(m.arena, prog->n_buffers, struct life);
     for (int b = 0; b < prog->n_buffers; b++) {
         const struct mpp_buffer *buf = &prog->buffers[b];

@@ -448,7 +448,7 @@ static void unsplit(const struct report *r)
 enum mpp_status mpp_report_write(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
                                  const struct mpp_plan *plan, const struct mpp_lprog *prog, FILE *out)
 {
-    struct mpp_arena *scratch = mpp_arena_new();
+    struct mpp_arena *scratch = mpp_arena_scratch(graph->arena);
     struct report r = {.arena = scratch, .g = graph, .cluster = cluster, .plan = plan, .stage = &plan->stages[0],
                        .mesh = &plan->stages[0].mesh, .prog = prog, .out = out};
     head(&r);

@@ -195,7 +195,7 @@ void mpp_groups_init(const struct mpp_cluster *cluster, const struct mpp_mesh *m
     int n_nodes = (first + n - 1) / cluster->devices_per_node - w.first_node + 1;
     w.use = few;
     if (n_nodes > (int)(sizeof few / sizeof *few)) {
-        scratch = mpp_arena_new();
+        scratch = mpp_arena_scratch(cluster->arena);
         w.use = mpp_arena_array(scratch, n_nodes, struct node_use);
     }
     out->bytes_per_s = out->all_reduce_bytes_per_s = out->network_bytes_per_s = 1e300;

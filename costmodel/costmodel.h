@@ -99,6 +99,7 @@ struct mpp_subset_links {
 
 struct mpp_cluster {
     const char *name;
+    const struct mpp_arena *arena;     /* where it was read into; scratch arenas are of its run. NULL: none */
     struct mpp_device device;
     int n_devices;                     /* in use; they fill the nodes in order */
     int devices_per_node, n_nodes;     /* n_nodes: those in use */

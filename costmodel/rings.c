@@ -147,11 +147,8 @@ static int count_rings(const uint8_t links[][N_MAX], int n, unsigned mask, uint8
 int mpp_rings_count(const uint8_t links[][N_MAX], int n, unsigned mask)
 {
     static_assert(N_MAX <= 8, "MAX_CYCLES is (N_MAX - 1)!");
-    struct mpp_arena *scratch = mpp_arena_new();
-    uint8_t(*cycles)[N_MAX] = mpp_arena_calloc(scratch, MAX_CYCLES, N_MAX);
-    int rings = count_rings(links, n, mask, cycles);
-    mpp_arena_free(scratch);
-    return rings;
+    uint8_t cycles[MAX_CYCLES][N_MAX];
+    return count_rings(links, n, mask, cycles);
 }
 
 static int is_connected(const uint8_t links[][N_MAX], int n, unsigned mask)
@@ -210,7 +207,7 @@ static void price_exchange(const uint8_t links[][N_MAX], int n, unsigned mask, s
 const struct mpp_subset_links *mpp_rings_table(struct mpp_arena *arena, const uint8_t links[][N_MAX], int n)
 {
     struct mpp_subset_links *table = mpp_arena_array(arena, 1u << n, struct mpp_subset_links);
-    struct mpp_arena *scratch = mpp_arena_new();
+    struct mpp_arena *scratch = mpp_arena_scratch(arena);
     uint8_t(*cycles)[N_MAX] = mpp_arena_calloc(scratch, MAX_CYCLES, N_MAX);
     for (unsigned mask = 1; mask < 1u << n; mask++) {
         int rings = count_rings(links, n, mask, cycles);

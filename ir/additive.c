@@ -64,7 +64,7 @@ static enum spread spread_of(const struct mpp_gop *op, int out, const enum sprea
 
 bool mpp_graph_is_additive(const struct mpp_graph *g, mpp_id value)
 {
-    struct mpp_arena *scratch = mpp_arena_new();
+    struct mpp_arena *scratch = mpp_arena_scratch(g->arena);
     enum spread *tensor = mpp_arena_array(scratch, g->n_tensors, enum spread);
     for (mpp_id t = 0; t < g->n_tensors; t++)
         tensor[t] = g->tensors[t].role == MPP_ROLE_INPUT ? ROWS : FIXED;

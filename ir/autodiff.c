@@ -211,7 +211,7 @@ enum mpp_status mpp_pass_autodiff(struct mpp_pass_ctx *ctx, struct mpp_graph *g)
         mpp_diag_error(ctx->diag, (struct mpp_loc){0}, "the graph has no op that makes a loss");
         return MPP_INVALID;
     }
-    struct mpp_arena *scratch = mpp_arena_new();
+    struct mpp_arena *scratch = mpp_arena_scratch(ctx->arena);
     struct walk w = {
         .g = g, .diag = ctx->diag, .arena = scratch, .n_ops = g->n_ops,
         .needed = mpp_arena_array(scratch, g->n_tensors, bool),

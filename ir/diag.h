@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 
+struct mpp_arena;
 struct mpp_diag;
 
 /* A place in the user's input: a file as the user named it (NULL: none) and a line (0: none). */
@@ -19,8 +20,10 @@ struct mpp_loc {
     int line;
 };
 
-/* A new collector that prints to OUT as errors come (NULL: keep silent). The caller frees it. */
+/* A new collector that prints to OUT as errors come (NULL: keep silent): one that the caller frees, or one in ARENA, which
+ * must not be freed. */
 struct mpp_diag *mpp_diag_new(FILE *out);
+struct mpp_diag *mpp_diag_in(struct mpp_arena *arena, FILE *out);
 void mpp_diag_free(struct mpp_diag *diag);
 
 /* Report one error; after 20 of them further ones are only counted. */
@@ -34,8 +37,12 @@ void mpp_diag_note(struct mpp_diag *diag, const char *fmt, ...) __attribute__((f
 int mpp_diag_errors(const struct mpp_diag *diag);
 const char *mpp_diag_text(const struct mpp_diag *diag);
 
+/* S as one line that a terminal can show: control characters become \n or \x1b, bytes that are no UTF-8 become ?, and
+ * what is over 1000 bytes is cut. All reports pass through it. The string is owned by ARENA. */
+char *mpp_diag_plain(struct mpp_arena *arena, const char *s);
+
 /* `; did you mean "x"?` where one of the N NAMES is within a third of WORD's length in edit
- * distance, else "". The string is owned by DIAG and lives as long as it. */
+ * distance, else "" (also when reports are no longer printed). The string is owned by DIAG and lives as long as it. */
 const char *mpp_diag_hint(struct mpp_diag *diag, const char *word, const char *const *names, int n);
 
 #endif

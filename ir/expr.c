@@ -36,15 +36,11 @@ void mpp_eval_error(const struct mpp_eval *ev, const char *fmt, ...)
         *ev->faults += 1;
     va_list ap;
     va_start(ap, fmt);
-    char *text = NULL;
-    int len = vasprintf(&text, fmt, ap);
+    const char *what = mpp_diag_plain(ev->arena, mpp_arena_vprintf(ev->arena, fmt, ap));
     va_end(ap);
-    if (len < 0)
-        return;
-    const char *what = mpp_arena_strdup(ev->arena, text);
-    free(text);
     if (ev->loc.file) {
-        const char *line = mpp_arena_printf(ev->arena, "%s:%d: error: %s\n", ev->loc.file, ev->loc.line, what);
+        const char *file = mpp_diag_plain(ev->arena, ev->loc.file);
+        const char *line = mpp_arena_printf(ev->arena, "%s:%d: error: %s\n", file, ev->loc.line, what);
         if (strstr(mpp_diag_text(ev->diag), line))
             return;
     }
@@ -60,16 +56,12 @@ __attribute__((format(printf, 2, 3))) static void fault(struct parser *p, const 
     p->failed = true;
     va_list ap;
     va_start(ap, fmt);
-    char *text = NULL;
-    int len = vasprintf(&text, fmt, ap);
+    const char *text = mpp_arena_vprintf(p->ev->arena, fmt, ap);
     va_end(ap);
-    if (len < 0)
-        return;
     if (p->ev->what)
         mpp_eval_error(p->ev, "%s=\"%.80s\": %s", p->ev->what, p->text, text);
     else
         mpp_eval_error(p->ev, "in \"%.80s\": %s", p->text, text);
-    free(text);
 }
 
 /* ---- names ---- */

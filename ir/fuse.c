@@ -239,7 +239,7 @@ static void make_groups(struct fuse *f, const int *order, int n)
 enum mpp_status mpp_pass_fuse(struct mpp_pass_ctx *ctx, struct mpp_graph *g)
 {
     (void)ctx;
-    struct mpp_arena *scratch = mpp_arena_new();
+    struct mpp_arena *scratch = mpp_arena_scratch(ctx->arena);
     struct fuse f = {.g = g, .arena = scratch};
     prepare(&f);
     for (mpp_id o = 0; o < g->n_ops; o++) {

@@ -167,10 +167,8 @@ static const char *folder(struct mpp_arena *arena, const char *path)
 /* The real path of PATH in the arena, or NULL. */
 static const char *real_path(struct mpp_arena *arena, const char *path)
 {
-    char *real = realpath(path, NULL);
-    const char *copy = real ? mpp_arena_strdup(arena, real) : NULL;
-    free(real);
-    return copy;
+    char real[PATH_MAX];
+    return realpath(path, real) ? mpp_arena_strdup(arena, real) : NULL;
 }
 
 /* One file being included: they form the chain from the main file, for loops and depth. */

@@ -1,7 +1,6 @@
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ir/model_internal.h"
@@ -40,16 +39,11 @@ static void expand_body(struct state *st, struct frame *f, const struct mpp_xml 
 __attribute__((format(printf, 2, 3))) static const char *text(struct state *st, const char *fmt, ...)
 {
     va_list ap;
-    char *s = NULL;
     va_start(ap, fmt);
-    int len = vasprintf(&s, fmt, ap);
+    const char *s = mpp_arena_vprintf(st->r->arena, fmt, ap);
     va_end(ap);
-    if (len < 0)
-        return "";
-    const char *copy = mpp_arena_strndup(st->r->arena, s, (size_t)len);
-    free(s);
-    st->bytes += len;
-    return copy;
+    st->bytes += (int64_t)strlen(s);
+    return s;
 }
 
 /* "in block "f", called as h.3.attn at gpt.xml:58", innermost first. */

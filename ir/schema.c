@@ -179,9 +179,8 @@ static void print_shared(FILE *out, struct mpp_arena *arena, const struct mpp_sc
     fputs("    </choice>\n  </define>\n", out);
 }
 
-void mpp_schema_print(FILE *out, const struct mpp_schema_op *ops, int n)
+void mpp_schema_print(struct mpp_arena *arena, FILE *out, const struct mpp_schema_op *ops, int n)
 {
-    struct mpp_arena *arena = mpp_arena_new();
     fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
           "<!-- RELAX NG schema of mpplan's model file, printed by mpplan itself -->\n"
           "<grammar xmlns=\"http://relaxng.org/ns/structure/1.0\"\n"
@@ -197,5 +196,4 @@ void mpp_schema_print(FILE *out, const struct mpp_schema_op *ops, int n)
     for (int i = 0; i < n; i++)
         print_op(out, arena, &ops[i]);
     fputs("</grammar>\n", out);
-    mpp_arena_free(arena);
 }

@@ -3,7 +3,8 @@
  *     enum mpp_status st = mpp_model_read(ctx, path, &opts, &model);
  *     if (st != MPP_OK) return st;              // or: MPP_TRY(mpp_model_read(...));
  *
- * MPP_INVALID means that the user's mistakes have been reported through struct mpp_diag. */
+ * MPP_INVALID means that the user's mistakes have been reported through struct mpp_diag. Memory that is out is no
+ * status: arenas leave to their guard (arena.h). */
 #ifndef MPP_STATUS_H
 #define MPP_STATUS_H
 
@@ -12,7 +13,6 @@ enum mpp_status {
     MPP_INVALID,      /* the input is wrong; diagnostics say where and how (exit status 2) */
     MPP_INFEASIBLE,   /* no plan fits; the result names what binds (exit status 2) */
     MPP_LIMIT,        /* a work limit or an interrupt stopped the search */
-    MPP_NO_MEMORY,    /* malloc failed */
     MPP_IO,           /* the system refused a file operation; reported through mpp_diag */
 };
 

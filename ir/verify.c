@@ -271,7 +271,7 @@ static void check_groups(struct verify *v)
 
 enum mpp_status mpp_graph_verify(const struct mpp_graph *g, struct mpp_diag *diag, const char *pass)
 {
-    struct verify v = {.g = g, .diag = diag, .arena = mpp_arena_new(), .pass = pass, .ok = true};
+    struct verify v = {.g = g, .diag = diag, .arena = mpp_arena_scratch(g->arena), .pass = pass, .ok = true};
     check_tensors(&v);
     check_ops(&v);
     if (v.ok && g->groups)

@@ -6,7 +6,9 @@
 #include <libxml/parser.h>
 #include <libxml/parserInternals.h>
 #include <libxml/xmlerror.h>
+#include <setjmp.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,12 +25,30 @@ struct reader {
     struct mpp_xml *root, *open; /* open: the element whose end tag has not come */
     struct mpp_xml **tail;       /* where the next child of `open` hangs */
     int depth;
-    bool failed;
+    bool failed, no_memory, well_formed;
 };
 
 static struct reader *reader_of(void *ctx)
 {
     return ((xmlParserCtxtPtr)ctx)->_private;
+}
+
+/* libxml2 must not be left by longjmp, so memory that is out while it calls us is noted and reported later. */
+#define GUARDED(ctx, body)                                            \
+    do {                                                              \
+        struct reader *reader_ = reader_of(ctx);                      \
+        jmp_buf here_, *before_ = mpp_arena_catch(reader_->arena, &here_); \
+        if (setjmp(here_) == 0)                                       \
+            body;                                                     \
+        else                                                          \
+            stop_without_memory(ctx);                                 \
+        mpp_arena_catch(reader_of(ctx)->arena, before_);              \
+    } while (0)
+
+static void stop_without_memory(void *ctx)
+{
+    reader_of(ctx)->failed = reader_of(ctx)->no_memory = true;
+    xmlStopParser(ctx);
 }
 
 /* Report the first fault and stop; what libxml2 says afterwards only follows from it. */
@@ -41,10 +61,11 @@ static void fail(xmlParserCtxtPtr ctxt, int line, const char *what)
     xmlStopParser(ctxt);
 }
 
-static void on_error(void *ctx, xmlErrorPtr err)
+static void take_error(xmlParserCtxtPtr ctxt, const xmlError *err)
 {
-    xmlParserCtxtPtr ctxt = ctx;
     struct reader *r = ctxt->_private;
+    if (err->code == XML_ERR_NO_MEMORY)
+        r->failed = r->no_memory = true;
     if (r->failed || err->level < XML_ERR_ERROR)
         return;
     const char *text = err->message ? err->message : "not well-formed XML";
@@ -54,13 +75,25 @@ static void on_error(void *ctx, xmlErrorPtr err)
     fail(ctxt, err->line, mpp_arena_strndup(r->arena, text, len));
 }
 
+static void on_error(void *ctx, xmlErrorPtr err)
+{
+    GUARDED(ctx, take_error(ctx, err));
+}
+
+/* What parts of libxml2 say that know no parser. */
+static void on_stray_error(void *reader, xmlErrorPtr err)
+{
+    struct reader *r = reader;
+    r->no_memory = r->no_memory || err->code == XML_ERR_NO_MEMORY;
+}
+
 static void on_doctype(void *ctx, const xmlChar *name, const xmlChar *external, const xmlChar *system)
 {
     (void)name;
     (void)external;
     (void)system;
     xmlParserCtxtPtr ctxt = ctx;
-    fail(ctxt, ctxt->input ? ctxt->input->line : 0, "a DOCTYPE is not allowed; remove it");
+    GUARDED(ctx, fail(ctxt, ctxt->input ? ctxt->input->line : 0, "a DOCTYPE is not allowed; remove it"));
 }
 
 /* The line of the `<` that opens the tag just parsed: libxml2 stands at the tag's end. */
@@ -92,15 +125,9 @@ static const char *qualified(struct mpp_arena *arena, const xmlChar *prefix, con
                   : mpp_arena_strdup(arena, (const char *)local);
 }
 
-static void on_start(void *ctx, const xmlChar *local, const xmlChar *prefix, const xmlChar *uri, int n_namespaces,
-                     const xmlChar **namespaces, int n_attrs, int n_defaulted, const xmlChar **attrs)
+static void take_start(xmlParserCtxtPtr ctxt, const xmlChar *local, const xmlChar *prefix, int n_attrs, const xmlChar **attrs)
 {
-    (void)uri;
-    (void)n_namespaces;
-    (void)namespaces;
-    (void)n_defaulted;
-    xmlParserCtxtPtr ctxt = ctx;
-    struct reader *r = reader_of(ctx);
+    struct reader *r = ctxt->_private;
     if (r->failed)
         return;
     int line = tag_line(ctxt->input);
@@ -127,6 +154,16 @@ static void on_start(void *ctx, const xmlChar *local, const xmlChar *prefix, con
     r->tail = &node->first;
 }
 
+static void on_start(void *ctx, const xmlChar *local, const xmlChar *prefix, const xmlChar *uri, int n_namespaces,
+                     const xmlChar **namespaces, int n_attrs, int n_defaulted, const xmlChar **attrs)
+{
+    (void)uri;
+    (void)n_namespaces;
+    (void)namespaces;
+    (void)n_defaulted;
+    GUARDED(ctx, take_start(ctx, local, prefix, n_attrs, attrs));
+}
+
 static void on_end(void *ctx, const xmlChar *local, const xmlChar *prefix, const xmlChar *uri)
 {
     (void)local;
@@ -140,10 +177,9 @@ static void on_end(void *ctx, const xmlChar *local, const xmlChar *prefix, const
     r->depth--;
 }
 
-static void on_text(void *ctx, const xmlChar *text, int len)
+static void take_text(xmlParserCtxtPtr ctxt, const xmlChar *text, int len)
 {
-    xmlParserCtxtPtr ctxt = ctx;
-    struct reader *r = reader_of(ctx);
+    struct reader *r = ctxt->_private;
     if (r->failed)
         return;
     int lines = 0, i = 0;
@@ -163,12 +199,21 @@ static void on_text(void *ctx, const xmlChar *text, int len)
                                       (const char *)text + i, r->open ? r->open->name : "?"));
 }
 
-static void on_reference(void *ctx, const xmlChar *name)
+static void on_text(void *ctx, const xmlChar *text, int len)
 {
-    xmlParserCtxtPtr ctxt = ctx;
-    struct reader *r = reader_of(ctx);
+    GUARDED(ctx, take_text(ctx, text, len));
+}
+
+static void take_reference(xmlParserCtxtPtr ctxt, const xmlChar *name)
+{
+    struct reader *r = ctxt->_private;
     fail(ctxt, ctxt->input ? ctxt->input->line : 0,
          mpp_arena_printf(r->arena, "entity &%s; is not allowed", (const char *)name));
+}
+
+static void on_reference(void *ctx, const xmlChar *name)
+{
+    GUARDED(ctx, take_reference(ctx, name));
 }
 
 static xmlParserInputPtr refuse_entity(const char *url, const char *id, xmlParserCtxtPtr ctxt)
@@ -197,6 +242,27 @@ static void install_handlers(xmlParserCtxtPtr ctxt, struct reader *r)
     sax->serror = on_error;
 }
 
+/* Nothing in here leaves by longjmp, so libxml2's objects are always freed. */
+static void run_parser(struct reader *r, const char *text, int size)
+{
+    xmlStructuredErrorFunc stray = xmlStructuredError;
+    void *stray_info = xmlStructuredErrorContext;
+    xmlSetStructuredErrorFunc(r, on_stray_error);
+    xmlParserCtxtPtr ctxt = xmlNewParserCtxt();
+    if (ctxt) {
+        install_handlers(ctxt, r);
+        xmlExternalEntityLoader before = xmlGetExternalEntityLoader();
+        xmlSetExternalEntityLoader(refuse_entity);
+        xmlFreeDoc(xmlCtxtReadMemory(ctxt, text, size, NULL, NULL, PARSE_OPTIONS));
+        xmlSetExternalEntityLoader(before);
+        r->well_formed = ctxt->wellFormed;
+        r->no_memory = r->no_memory || ctxt->errNo == XML_ERR_NO_MEMORY;
+        xmlFreeParserCtxt(ctxt);
+    }
+    r->no_memory = r->no_memory || !ctxt;
+    xmlSetStructuredErrorFunc(stray_info, stray);
+}
+
 enum mpp_status mpp_xml_parse(struct mpp_arena *arena, struct mpp_diag *diag, const char *name, const char *text,
                               size_t size, struct mpp_xml **out_root)
 {
@@ -210,40 +276,34 @@ enum mpp_status mpp_xml_parse(struct mpp_arena *arena, struct mpp_diag *diag, co
         mpp_diag_error(diag, (struct mpp_loc){r.file, 0}, "the file is empty");
         return MPP_INVALID;
     }
-    xmlParserCtxtPtr ctxt = xmlNewParserCtxt();
-    if (!ctxt)
-        return MPP_NO_MEMORY;
-    install_handlers(ctxt, &r);
-    xmlExternalEntityLoader before = xmlGetExternalEntityLoader();
-    xmlSetExternalEntityLoader(refuse_entity);
-    xmlDocPtr doc = xmlCtxtReadMemory(ctxt, text, (int)size, NULL, NULL, PARSE_OPTIONS);
-    xmlSetExternalEntityLoader(before);
-    if (!r.failed && (!ctxt->wellFormed || !r.root || r.open)) {
+    run_parser(&r, text, (int)size);
+    if (r.no_memory)
+        mpp_arena_fail(arena, 0);
+    if (!r.failed && (!r.well_formed || !r.root || r.open)) {
         mpp_diag_error(diag, (struct mpp_loc){r.file, 0}, "not well-formed XML");
         r.failed = true;
     }
-    xmlFreeDoc(doc);
-    xmlFreeParserCtxt(ctxt);
     *out_root = r.failed ? NULL : r.root;
     return r.failed ? MPP_INVALID : MPP_OK;
 }
 
-/* Read a regular file whole; *OUT_WHY is set instead when it can't be. */
-static char *read_file(struct mpp_arena *arena, const char *path, size_t *out_size, const char **out_why)
+static void close_fd(void *fd)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    close((int)(intptr_t)fd);
+}
+
+/* Read FD's regular file whole; *OUT_WHY is set instead when it can't be. */
+static char *read_fd(struct mpp_arena *arena, int fd, size_t *out_size, const char **out_why)
+{
     struct stat st;
-    if (fd < 0 || fstat(fd, &st) != 0) {
+    if (fstat(fd, &st) != 0) {
         *out_why = strerror(errno);
-        if (fd >= 0)
-            close(fd);
         return NULL;
     }
     if (!S_ISREG(st.st_mode) || st.st_size > MAX_FILE_BYTES) {
         *out_why = S_ISDIR(st.st_mode)   ? "it is a directory"
                    : S_ISREG(st.st_mode) ? "it is over 64 MiB"
                                          : "it is not a regular file";
-        close(fd);
         return NULL;
     }
     char *text = mpp_arena_alloc(arena, (size_t)st.st_size + 1);
@@ -258,9 +318,22 @@ static char *read_file(struct mpp_arena *arena, const char *path, size_t *out_si
             break;
         size += (size_t)n;
     }
-    close(fd);
     *out_size = size;
     return *out_why ? NULL : text;
+}
+
+static char *read_file(struct mpp_arena *arena, const char *path, size_t *out_size, const char **out_why)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        *out_why = strerror(errno);
+        return NULL;
+    }
+    struct mpp_arena *while_open = mpp_arena_scratch(arena);
+    mpp_arena_defer(while_open, close_fd, (void *)(intptr_t)fd);
+    char *text = read_fd(arena, fd, out_size, out_why);
+    mpp_arena_free(while_open);
+    return text;
 }
 
 enum mpp_status mpp_xml_read(struct mpp_arena *arena, struct mpp_diag *diag, const char *path,

@@ -186,13 +186,13 @@ static enum mpp_status check_shard(struct mpp_diag *diag, const struct mpp_graph
         }
     }
     if (matches == 0) {
-        const char **all = malloc(sizeof *all * (size_t)(g->n_tensors + 1));
-        int k = 0;
-        for (mpp_id i = 0; all && i < g->n_tensors; i++)
-            all[k++] = g->tensors[i].name;
+        struct mpp_arena *scratch = mpp_arena_scratch(g->arena);
+        const char **all = mpp_arena_array(scratch, g->n_tensors, const char *);
+        for (mpp_id i = 0; i < g->n_tensors; i++)
+            all[i] = g->tensors[i].name;
         mpp_diag_error(diag, loc, "no tensor matches \"%s\"%s", pin->glob,
-                       all ? mpp_diag_hint(diag, pin->glob, all, k) : "");
-        free(all);
+                       mpp_diag_hint(diag, pin->glob, all, g->n_tensors));
+        mpp_arena_free(scratch);
     } else {
         mpp_diag_error(diag, loc, "no tensor that matches \"%s\" has a dimension \"%s\"%s", pin->glob, pin->dimension,
                        mpp_diag_hint(diag, pin->dimension, names, n));

@@ -415,7 +415,7 @@ enum mpp_status mpp_plan_write_json(struct mpp_diag *diag, const struct mpp_grap
         mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
         return MPP_IO;
     }
-    w.arena = mpp_arena_new();
+    w.arena = mpp_arena_scratch(graph->arena);
     w.repeat = mpp_json_repeats(w.arena, graph, &n_repeats);
     write_all(&w);
     mpp_arena_free(w.arena);

@@ -338,7 +338,7 @@ static struct mpp_rest_class *make_rest_class(struct mpp_build *b, mpp_id t)
     const unsigned step = 1u << MPP_PHASE_PROLOGUE | 1u << MPP_PHASE_FORWARD | 1u << MPP_PHASE_BACKWARD;
     const struct mpp_gtensor *x = &b->g->tensors[t];
     int n_states = mpp_reshard_n_states(b->p->env.mesh, x->n_dims);
-    struct mpp_arena *scratch = mpp_arena_new();
+    struct mpp_arena *scratch = mpp_arena_scratch(b->arena);
     int32_t *state = mpp_arena_array(scratch, n_states, int32_t);
     int n_step = wanted_states(b, t, step, state, 0), n = wanted_states(b, t, 1u << MPP_PHASE_UPDATE, state, n_step);
     if (n == 0)
@@ -438,7 +438,7 @@ bool mpp_stage_problem_build(struct mpp_arena *arena, const struct mpp_cluster *
     if (!ok)
         return false;
     mpp_build_values(b);
-    b->p->solver = (struct mpp_solver_problem){b->n_nodes, b->n_vals, b->nodes, b->vals, capacity_bytes};
+    b->p->solver = (struct mpp_solver_problem){b->n_nodes, b->n_vals, b->nodes, b->vals, capacity_bytes, b->arena};
     b->p->value_tensor = b->value_tensor;
     *out = b->p;
     return true;

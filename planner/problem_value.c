@@ -77,7 +77,7 @@ static struct mpp_value_class *make_class(struct mpp_build *b, const struct draf
     size_t most = (size_t)d->n_made;
     for (int i = 0; i < d->n_readers; i++)
         most += (size_t)d->n_wants[i];
-    struct mpp_arena *scratch = mpp_arena_new();
+    struct mpp_arena *scratch = mpp_arena_scratch(b->arena);
     int32_t *form = mpp_arena_array(scratch, most, int32_t);
     c->out = mpp_arena_array(b->arena, d->n_made, int32_t);
     for (int k = 0; k < d->n_made; k++)

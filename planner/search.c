@@ -66,7 +66,7 @@ static void add_live(int64_t *change, int first, int last, int64_t bytes)
 static int64_t least_bytes(const struct mpp_graph *g, int n_devices, struct mpp_memory *out)
 {
     *out = (struct mpp_memory){0};
-    struct mpp_arena *arena = mpp_arena_new();
+    struct mpp_arena *arena = mpp_arena_scratch(g->arena);
     int64_t *change = mpp_arena_array(arena, g->n_groups + 1, int64_t), live = 0, most = 0;
     int *first = mpp_arena_array(arena, g->n_tensors, int), *last = mpp_arena_array(arena, g->n_tensors, int);
     for (mpp_id t = 0; t < g->n_tensors; t++)
@@ -226,7 +226,7 @@ static void try_count(struct search *s, int64_t micro_batches, int64_t micro_bat
         t->bound = INT64_MAX;
         if (micro_batch > 0 && micro_batches * micro_batch * dp != s->g->global_batch)
             continue;
-        t->arena = mpp_arena_new();
+        t->arena = mpp_arena_scratch(s->arena);
         try_quick(s, t, micro_batches);
         stop = s->opt->interrupt && *s->opt->interrupt;
     }
@@ -269,7 +269,7 @@ static int counts_of(const struct search *s, int64_t *out, int cap)
 /* What fills the memory of the problem that came nearest to fitting. */
 static void look_at_least(struct search *s)
 {
-    struct trial t = {.arena = mpp_arena_new(), .c = s->least.c};
+    struct trial t = {.arena = mpp_arena_scratch(s->arena), .c = s->least.c};
     struct mpp_pin_rules *rules;
     const char *reason;
     if (s->out->least_bytes == 0 || s->least.bytes < s->out->least_bytes)
@@ -372,7 +372,7 @@ static enum mpp_status dump_ilp(struct mpp_diag *diag, struct mpp_graph *graph, 
                                 const struct mpp_plan_options *options, const struct mpp_search_result *r)
 {
     struct search s = {.opt = options};
-    struct trial t = {.arena = mpp_arena_new(), .c = r->candidate};
+    struct trial t = {.arena = mpp_arena_scratch(graph->arena), .c = r->candidate};
     struct mpp_pin_rules *rules;
     const char *reason;
     enum mpp_status st = MPP_INVALID;

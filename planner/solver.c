@@ -82,7 +82,7 @@ static bool problem_valid(const struct mpp_solver_problem *p)
     double bytes = 0;
     if (p->n_nodes < 0 || p->n_values < 0 || p->capacity_bytes < 0)
         return false;
-    struct mpp_arena *a = mpp_arena_new();
+    struct mpp_arena *a = mpp_arena_scratch(p->arena);
     int32_t *mark = mpp_arena_array(a, p->n_nodes, int32_t);
     bool ok = true;
     for (int32_t i = 0; ok && i < p->n_nodes; i++)
@@ -141,7 +141,7 @@ enum mpp_status mpp_solver_setup(const struct mpp_solver_problem *problem, const
     *out = NULL;
     if (!problem_valid(problem))
         return MPP_INVALID;
-    struct mpp_arena *a = mpp_arena_new();
+    struct mpp_arena *a = mpp_arena_scratch(problem->arena);
     struct mpp_solver *s = mpp_arena_array(a, 1, struct mpp_solver);
     s->arena = a;
     s->p = problem;
@@ -211,7 +211,7 @@ static int64_t add_cost(int64_t sum, int64_t cost)
 int64_t mpp_solver_evaluate(const struct mpp_solver_problem *p, const int32_t *choice, int64_t *out_peak_bytes,
                             int32_t *out_peak_time)
 {
-    struct mpp_arena *a = mpp_arena_new();
+    struct mpp_arena *a = mpp_arena_scratch(p->arena);
     size_t cap = 0, n = 0;
     int64_t cost = 0;
     int32_t n_forms = 1;

@@ -27,6 +27,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "ir/arena.h"
 #include "ir/status.h"
 
 /* A conversion that is impossible. */
@@ -64,6 +65,7 @@ struct mpp_solver_problem {
     const struct mpp_solver_node *nodes;
     const struct mpp_solver_value *values;
     int64_t capacity_bytes;       /* INT64_MAX: no limit */
+    const struct mpp_arena *arena; /* of the run whose guard the solver is under; NULL: none */
 };
 
 struct mpp_solver_settings {

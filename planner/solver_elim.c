@@ -170,7 +170,7 @@ static void value_table(const struct mpp_solver *s, const struct mpp_solver_plan
 void mpp_solver_copy_bytes(const struct mpp_solver *s, const struct mpp_solver_plan *p,
                            const struct mpp_solver_factor *f, int64_t *out)
 {
-    struct mpp_arena *scratch = mpp_arena_new();
+    struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     struct forms w = forms_start(s, p, f, scratch);
     for (int64_t e = 0; e < f->size; e++, forms_next(s, p, f, &w)) {
         out[e] = 0;
@@ -449,7 +449,7 @@ static void add_constants(struct run *r)
 
 struct mpp_solver_eval *mpp_solver_eval_new(struct mpp_solver *s, struct mpp_solver_plan *p, const int64_t *prices)
 {
-    struct mpp_arena *a = mpp_arena_new();
+    struct mpp_arena *a = mpp_arena_scratch(s->arena);
     struct mpp_solver_eval *ev = mpp_arena_array(a, 1, struct mpp_solver_eval);
     ev->arena = a;
     ev->index = mpp_solver_index_new(a);
@@ -471,7 +471,7 @@ struct mpp_solver_eval *mpp_solver_eval_new(struct mpp_solver *s, struct mpp_sol
         most = p->buckets[j].size > most ? p->buckets[j].size : most;
     for (int32_t v = 0; v < p->n_vars; v++)
         row = p->vars[v].size > row ? p->vars[v].size : row;
-    struct run r = {s, p, ev, mpp_arena_new(), NULL, NULL};
+    struct run r = {s, p, ev, mpp_arena_scratch(s->arena), NULL, NULL};
     r.buf = mpp_arena_array(r.scratch, most, int64_t);
     r.row = mpp_arena_array(r.scratch, row, int64_t);
     factor_tables(&r);
@@ -600,7 +600,7 @@ static void bucket_down(struct down *d, int32_t j, int32_t *ids)
     const struct mpp_solver_bucket *bk = &r->p->buckets[j];
     struct mpp_solver_eval *ev = r->ev;
     int32_t w = bk->n_scope + 1, n_k = r->p->vars[bk->var].size;
-    struct mpp_arena *tmp = mpp_arena_new();
+    struct mpp_arena *tmp = mpp_arena_scratch(r->s->arena);
     int64_t **out = mpp_arena_array(tmp, bk->n_in + 1, int64_t *);
     int64_t *size = mpp_arena_array(tmp, bk->n_in + 1, int64_t);
     for (int32_t i = 0; i <= bk->n_in; i++) {
@@ -677,7 +677,7 @@ void mpp_solver_eval_marginals(struct mpp_solver *s, struct mpp_solver_plan *p, 
     int64_t zero = 0;
     for (int32_t v = 0; v < p->n_vars; v++)
         row = p->vars[v].size > row ? p->vars[v].size : row;
-    struct down d = {.r = {s, p, ev, mpp_arena_new(), NULL, NULL}, .limit = limit};
+    struct down d = {.r = {s, p, ev, mpp_arena_scratch(s->arena), NULL, NULL}, .limit = limit};
     d.r.row = mpp_arena_array(d.r.scratch, row, int64_t);
     d.memo = mpp_solver_index_new(d.r.scratch);
     d.outside = mpp_arena_array(d.r.scratch, p->n_buckets, int32_t);
@@ -700,7 +700,7 @@ void mpp_solver_eval_marginals(struct mpp_solver *s, struct mpp_solver_plan *p, 
 void mpp_solver_factor_pairs(const struct mpp_solver *s, const struct mpp_solver_plan *p, const struct mpp_solver_factor *f,
                              const int64_t *table, int64_t limit, int32_t c, uint8_t *out_bits)
 {
-    struct mpp_arena *scratch = mpp_arena_new();
+    struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     struct forms w = forms_start(s, p, f, scratch);
     int32_t nf = s->p->values[f->index].n_forms, at = f->kind == MPP_FACTOR_SPLIT ? 1 : c + 1;
     for (int64_t e = 0; e < f->size; e++, forms_next(s, p, f, &w)) {

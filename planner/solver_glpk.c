@@ -2,7 +2,11 @@
  *
  * GLPK works in doubles with fixed tolerances, so the objective is scaled to about 1e6 and memory rows
  * to 1e3, the feasibility pump and its preprocessor stay off, and every answer is evaluated again in
- * integers by the caller's rules. glp_error() would abort: the hook leaves by longjmp. */
+ * integers by the caller's rules.
+ *
+ * A failed assertion or allocation inside GLPK would abort: the hook leaves by longjmp, GLPK's environment goes with all
+ * that lies in it, and the solver goes on with what it has. An arena that fails in a callback leaves past GLPK to the
+ * run's guard, which ends the environment the same way. */
 #include <glpk.h>
 #include <math.h>
 #include <setjmp.h>
@@ -22,11 +26,39 @@ struct glpk_run {
     jmp_buf escape;
 };
 
-static void on_error(void *info)
+/* ---- the environment ----------------------------------------------------------------------- */
+
+static void on_error(void *escape)
 {
-    struct glpk_run *g = info;
-    longjmp(g->escape, 1);
+    longjmp(*(jmp_buf *)escape, 1);
 }
+
+static int keep_silent(void *info, const char *text)
+{
+    (void)info;
+    (void)text;
+    return 1;                     /* glp_error switches the terminal on for its message */
+}
+
+static void end_environment(void *unused)
+{
+    (void)unused;
+    glp_free_env();
+}
+
+/* A fresh environment until SCRATCH is freed; errors leave to ESCAPE. False: there is no memory for one. */
+static bool begin_environment(struct mpp_arena *scratch, jmp_buf *escape)
+{
+    if (glp_init_env() > 1)       /* glp_anything() would abort instead */
+        return false;
+    mpp_arena_defer(scratch, end_environment, NULL);
+    glp_term_out(GLP_OFF);
+    glp_term_hook(keep_silent, NULL);
+    glp_error_hook(on_error, escape);
+    return true;
+}
+
+/* ---- branch and cut ------------------------------------------------------------------------ */
 
 /* Take X (1-based) as choices where it is better and, in integers, within capacity. */
 static bool take(struct glpk_run *g, double (*get)(glp_prob *, int), glp_prob *lp)
@@ -179,7 +211,7 @@ static const char *branch(struct glpk_run *g, struct mpp_arena *scratch)
 const char *mpp_solver_glpk_run(struct mpp_solver *s, const struct mpp_solver_mip *mip, int64_t work_limit,
                                 int32_t *choice, int64_t *upper, int64_t *out_bound)
 {
-    struct mpp_arena *scratch = mpp_arena_new();
+    struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     struct glpk_run *g = mpp_arena_array(scratch, 1, struct glpk_run);
     const char *volatile word = "failed";
     *g = (struct glpk_run){.s = s, .mip = mip, .work_limit = work_limit, .choice = choice, .best = *upper};
@@ -192,15 +224,9 @@ const char *mpp_solver_glpk_run(struct mpp_solver *s, const struct mpp_solver_mi
     }
     if (mip->impossible) {
         word = "infeasible";
-    } else {
-        int old = glp_term_out(GLP_OFF);
-        glp_error_hook(on_error, g);
-        if (setjmp(g->escape) == 0) {
+    } else if (begin_environment(scratch, &g->escape)) {
+        if (setjmp(g->escape) == 0)
             word = branch(g, scratch);
-            glp_error_hook(NULL, NULL);
-            glp_term_out(old);
-        }
-        glp_free_env();
     }
     s->found |= g->best < *upper;
     *upper = g->best;
@@ -210,15 +236,6 @@ const char *mpp_solver_glpk_run(struct mpp_solver *s, const struct mpp_solver_mi
 }
 
 /* ---- the master program of memory prices -------------------------------------------------- */
-
-struct master {
-    jmp_buf escape;
-};
-
-static void on_master_error(void *info)
-{
-    longjmp(((struct master *)info)->escape, 1);
-}
 
 static double master_solve(int32_t n, int32_t n_rows, const double *cost, const double *bytes, double capacity,
                            double dummy, bool peak, double *out_price, struct mpp_arena *scratch)
@@ -272,23 +289,19 @@ static double master_solve(int32_t n, int32_t n_rows, const double *cost, const 
     return peak ? obj * unit / 1e3 : base + obj / scale;
 }
 
-double mpp_solver_glpk_master(int32_t n, int32_t n_rows, const double *cost, const double *bytes, double capacity,
-                              double dummy, bool peak, double *out_price)
+double mpp_solver_glpk_master(const struct mpp_solver *s, int32_t n, int32_t n_rows, const double *cost,
+                              const double *bytes, double capacity, double dummy, bool peak, double *out_price)
 {
-    struct mpp_arena *scratch = mpp_arena_new();
-    struct master *m = mpp_arena_array(scratch, 1, struct master);
+    struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
+    jmp_buf *escape = mpp_arena_alloc(scratch, sizeof *escape);
     volatile double obj = 0;
-    for (int32_t r = 0; r < n_rows; r++)
-        out_price[r] = 0;
-    int old = glp_term_out(GLP_OFF);
-    glp_error_hook(on_master_error, m);
-    if (setjmp(m->escape) == 0) {
+    volatile bool done = false;
+    if (begin_environment(scratch, escape) && setjmp(*escape) == 0) {
         obj = master_solve(n, n_rows, cost, bytes, capacity, dummy, peak, out_price, scratch);
-        glp_error_hook(NULL, NULL);
-        glp_term_out(old);
-    } else {
-        glp_free_env();
+        done = true;
     }
+    for (int32_t r = 0; r < n_rows && !done; r++)
+        out_price[r] = 0;         /* without prices the caller's bound and choices stay right, if weaker */
     mpp_arena_free(scratch);
-    return obj;
+    return done ? obj : 0;
 }

@@ -281,7 +281,7 @@ const char *mpp_solver_glpk_run(struct mpp_solver *s, const struct mpp_solver_mi
 /* The prices of Dantzig and Wolfe's master program: the cheapest mix of the N solutions, and of one that
  * costs DUMMY and just fits, with each row within CAPACITY. PEAK: the least greatest row instead.
  * COST [n], BYTES [n][n_rows]; OUT_PRICE [n_rows] in cost per byte. Returns the mix's cost. */
-double mpp_solver_glpk_master(int32_t n, int32_t n_rows, const double *cost, const double *bytes, double capacity,
-                              double dummy, bool peak, double *out_price);
+double mpp_solver_glpk_master(const struct mpp_solver *s, int32_t n, int32_t n_rows, const double *cost,
+                              const double *bytes, double capacity, double dummy, bool peak, double *out_price);
 
 #endif

@@ -409,7 +409,7 @@ static bool offer_all(struct labels *l)
 /* One pass with the rows of interest. */
 static void label_pass(struct labels *l)
 {
-    l->arena = mpp_arena_new();
+    l->arena = mpp_arena_scratch(l->s->arena);
     l->label = NULL;
     l->bytes = NULL;
     l->cur = l->next = NULL;
@@ -463,7 +463,7 @@ bool mpp_solver_label(struct mpp_solver *s, struct mpp_solver_plan *plan, const 
     if (l.priced->value >= MPP_SOLVER_INF) {
         complete = true;
     } else if (plan->n_split == 0 && !mpp_solver_stopped(s)) {
-        struct mpp_arena *tmp = mpp_arena_new();
+        struct mpp_arena *tmp = mpp_arena_scratch(s->arena);
         int64_t *class_cost = mpp_arena_array(tmp, plan->classes.first[s->p->n_nodes], int64_t);
         l.outside = mpp_arena_array(tmp, plan->n_buckets, int64_t *);
         int64_t base = l.priced->value - mpp_solver_capacity_value(s, prices);

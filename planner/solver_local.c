@@ -105,7 +105,7 @@ static bool solve_alive(struct mpp_solver *s, int32_t *choice, bool *out_wide)
 
 void mpp_solver_local(struct mpp_solver *s)
 {
-    struct mpp_arena *a = mpp_arena_new();
+    struct mpp_arena *a = mpp_arena_scratch(s->arena);
     size_t n = (size_t)s->choice_first[s->p->n_nodes];
     uint8_t *all = mpp_arena_memdup(a, s->alive, n);
     int32_t *choice = mpp_arena_array(a, s->p->n_nodes, int32_t), most = 1, keep = FIRST_KEEP;

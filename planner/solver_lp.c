@@ -164,7 +164,7 @@ static bool paid(const struct lp *l, const struct view *w, int32_t from, int32_t
 
 static struct view view_new(const struct lp *l, int32_t value)
 {
-    struct view w = {.arena = mpp_arena_new(), .v = &l->s->p->values[value], .value = value, .made_only = -1};
+    struct view w = {.arena = mpp_arena_scratch(l->s->arena), .v = &l->s->p->values[value], .value = value, .made_only = -1};
     int32_t nf = w.v->n_forms, form = 0;
     w.made = mpp_arena_array(w.arena, nf, uint8_t);
     w.certain = mpp_arena_array(w.arena, nf, uint8_t);
@@ -502,7 +502,7 @@ enum mpp_status mpp_solver_lp_write(const struct mpp_solver *s, bool reduced, co
     FILE *f = fopen(path, "w");
     if (!f)
         return MPP_IO;
-    struct mpp_arena *a = mpp_arena_new();
+    struct mpp_arena *a = mpp_arena_scratch(s->arena);
     struct lp *l = mpp_arena_array(a, 1, struct lp);
     int32_t n = s->choice_first[s->p->n_nodes];
     l->s = s;
@@ -573,7 +573,7 @@ int32_t mpp_solver_drop_lonely(struct mpp_solver *s)
     while (gone > 0) {
         gone = 0;
         for (int32_t v = 0; v < s->p->n_values; v++) {
-            struct mpp_arena *a = mpp_arena_new();
+            struct mpp_arena *a = mpp_arena_scratch(s->arena);
             int32_t nf = s->p->values[v].n_forms, form;
             uint8_t *mark = mpp_arena_array(a, 4 * (int64_t)nf, uint8_t);
             for (int32_t c = 0; c < s->p->values[v].n_consumers; c++) {

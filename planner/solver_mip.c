@@ -180,13 +180,13 @@ static void add_value(struct mip_builder *b, int32_t value)
 
 struct mpp_solver_mip *mpp_solver_mip_new(const struct mpp_solver *s)
 {
-    struct mpp_arena *a = mpp_arena_new();
+    struct mpp_arena *a = mpp_arena_scratch(s->arena);
     struct mpp_solver_mip *m = mpp_arena_array(a, 1, struct mpp_solver_mip);
     int32_t n_forms = 1;
     for (int32_t v = 0; v < s->p->n_values; v++)
         n_forms = s->p->values[v].n_forms > n_forms ? s->p->values[v].n_forms : n_forms;
     m->arena = a;
-    struct mip_builder b = {.s = s, .mip = m, .scratch = mpp_arena_new()};
+    struct mip_builder b = {.s = s, .mip = m, .scratch = mpp_arena_scratch(s->arena)};
     b.x_col = mpp_arena_array(b.scratch, s->choice_first[s->p->n_nodes], int32_t);
     b.made = mpp_arena_array(b.scratch, n_forms, uint8_t);
     b.wanted = mpp_arena_array(b.scratch, n_forms, uint8_t);

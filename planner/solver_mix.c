@@ -98,7 +98,7 @@ static void settle_seam(struct mpp_solver *s, const struct place *p, int32_t sea
 void mpp_solver_mix(struct mpp_solver *s, const int32_t *fat, const int32_t *lean, const int64_t *price)
 {
     int32_t n = s->p->n_nodes;
-    struct mpp_arena *a = mpp_arena_new();
+    struct mpp_arena *a = mpp_arena_scratch(s->arena);
     struct place *p = arrange(s, a);
     int32_t *choice = mpp_arena_array(a, n, int32_t);
     uint8_t *all = mpp_arena_memdup(a, s->alive, (size_t)s->choice_first[n]);

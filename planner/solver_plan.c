@@ -555,7 +555,7 @@ static bool order_all(struct builder *b, double max_entries, double mini)
 {
     struct mpp_solver_plan *p = b->plan;
     struct order o;
-    struct mpp_arena *scratch = mpp_arena_new();
+    struct mpp_arena *scratch = mpp_arena_scratch(p->arena);
     bool ok = true;
     order_init(&o, p, scratch);
     p->buckets = mpp_arena_array(p->arena, 2 * (p->n_factors + p->n_vars), struct mpp_solver_bucket);
@@ -604,7 +604,7 @@ static void shares_init(struct mpp_solver *s, struct mpp_solver_plan *p)
 static struct mpp_solver_plan *try_plan(struct mpp_solver *s, double split_above, double max_entries, double mini,
                                         bool *out_fits)
 {
-    struct mpp_arena *a = mpp_arena_new();
+    struct mpp_arena *a = mpp_arena_scratch(s->arena);
     struct mpp_solver_plan *p = mpp_arena_array(a, 1, struct mpp_solver_plan);
     int32_t n_forms = 1;
     for (int32_t v = 0; v < s->p->n_values; v++)
@@ -614,7 +614,7 @@ static struct mpp_solver_plan *try_plan(struct mpp_solver *s, double split_above
     p->node_var = mpp_arena_array(a, s->p->n_nodes, int32_t);
     p->split = mpp_arena_array(a, s->p->n_values, uint8_t);
     p->share = mpp_arena_array(a, s->p->n_values, int64_t *);
-    struct builder b = {.s = s, .plan = p, .scratch = mpp_arena_new()};
+    struct builder b = {.s = s, .plan = p, .scratch = mpp_arena_scratch(s->arena)};
     b.form_mark = mpp_arena_array(b.scratch, n_forms, int32_t);
     b.shapes = mpp_solver_index_new(b.scratch);
     b.patterns = mpp_solver_index_new(b.scratch);

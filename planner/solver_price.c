@@ -108,7 +108,7 @@ static double master_prices(struct mpp_solver *s, struct pool *p, double dummy, 
     for (int32_t j = 0; j < p->n; j++)
         for (int32_t a = 0; a < p->n_active; a++)
             bytes[j * p->n_active + a] = (double)p->bytes[j][p->active[a]];
-    double mix = mpp_solver_glpk_master(p->n, p->n_active, p->costs, bytes, (double)s->p->capacity_bytes, dummy, peak,
+    double mix = mpp_solver_glpk_master(s, p->n, p->n_active, p->costs, bytes, (double)s->p->capacity_bytes, dummy, peak,
                                         out);
     memset(price, 0, sizeof *price * (size_t)s->n_rows);
     for (int32_t a = 0; a < p->n_active; a++) {
@@ -522,7 +522,7 @@ static void say_round(const struct dual *d, int round)
 
 static struct dual dual_new(struct mpp_solver *s, struct mpp_solver_plan *plan, struct pool *pool)
 {
-    struct dual d = {.s = s, .plan = plan, .pool = pool, .arena = mpp_arena_new(), .best = INT64_MIN, .dummy = most_cost(s)};
+    struct dual d = {.s = s, .plan = plan, .pool = pool, .arena = mpp_arena_scratch(s->arena), .best = INT64_MIN, .dummy = most_cost(s)};
     pool_refresh(pool, s);
     d.price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
     d.best_price = mpp_arena_array(d.arena, s->n_rows + 1, int64_t);
@@ -581,7 +581,7 @@ static struct pool *pool_new(struct mpp_arena *arena)
 
 void mpp_solver_price(struct mpp_solver *s)
 {
-    struct mpp_arena *keep = mpp_arena_new();
+    struct mpp_arena *keep = mpp_arena_scratch(s->arena);
     struct pool *pool = pool_new(keep);
     bool go_on = true;
     for (int round = 0; round < MAX_ROUNDS && go_on && !mpp_solver_closed(s) && !mpp_solver_stopped(s); round++) {
@@ -603,7 +603,7 @@ static void keep_pairs(struct mpp_solver *s, const struct mpp_solver_plan *plan,
         if (!table[i])
             continue;
         const struct mpp_solver_value *v = &s->p->values[f->index];
-        struct mpp_arena *a = mpp_arena_new();
+        struct mpp_arena *a = mpp_arena_scratch(s->arena);
         int64_t n = ((int64_t)v->n_forms * v->n_forms + 7) / 8;
         for (int32_t c = 0; c < v->n_consumers; c++) {
             uint8_t *bits = mpp_arena_array(a, n, uint8_t);
@@ -642,7 +642,7 @@ static int32_t fix_round(struct mpp_solver *s, int steps, struct pool *pool)
 
 void mpp_solver_fix(struct mpp_solver *s)
 {
-    struct mpp_arena *keep = mpp_arena_new();
+    struct mpp_arena *keep = mpp_arena_scratch(s->arena);
     struct mpp_solver_settings set = s->set;
     struct pool *pool = pool_new(keep);
     int32_t gone = 0;
@@ -749,7 +749,7 @@ int32_t mpp_solver_least_peak(struct mpp_solver *s)
     s->free_cost = true;
     for (int pass = 0; pass < PEAK_PASSES && now > 0 && !s->fits && s->bound < MPP_SOLVER_INF; pass++) {
         struct mpp_solver_plan *plan = mpp_solver_plan_new(s, PLAN_ENTRIES);
-        struct mpp_arena *a = mpp_arena_new();
+        struct mpp_arena *a = mpp_arena_scratch(s->arena);
         int64_t *price = mpp_arena_array(a, s->n_rows + 1, int64_t);
         int64_t best = plan ? peak_ascent(s, plan, a, price) : 0;
         int32_t row = 0;

@@ -127,7 +127,7 @@ static int64_t copies_max(const struct mpp_solver *s, int32_t value, uint8_t *wa
 int mpp_solver_rows_drop_slack(struct mpp_solver *s)
 {
     const struct mpp_solver_problem *p = s->p;
-    struct mpp_arena *a = mpp_arena_new();
+    struct mpp_arena *a = mpp_arena_scratch(s->arena);
     int64_t *diff = mpp_arena_array(a, s->n_rows + 1, int64_t);
     int32_t n_forms = 1;
     for (int32_t v = 0; v < p->n_values; v++)
@@ -168,7 +168,7 @@ int mpp_solver_rows_drop_slack(struct mpp_solver *s)
 int64_t mpp_solver_floor(const struct mpp_solver *s, int32_t *out_row)
 {
     const struct mpp_solver_problem *p = s->p;
-    struct mpp_arena *a = mpp_arena_new();
+    struct mpp_arena *a = mpp_arena_scratch(s->arena);
     int64_t *diff = mpp_arena_array(a, s->n_rows + 1, int64_t), sum = 0, most = 0;
     *out_row = 0;
     for (int32_t i = 0; i < p->n_nodes; i++)
@@ -264,7 +264,7 @@ int32_t mpp_solver_dominance(struct mpp_solver *s, bool with_memory)
     int32_t gone = 0, most = 1;
     for (int32_t i = 0; i < s->p->n_nodes; i++)
         most = s->p->nodes[i].n_choices > most ? s->p->nodes[i].n_choices : most;
-    struct mpp_arena *arena = mpp_arena_new();
+    struct mpp_arena *arena = mpp_arena_scratch(s->arena);
     uint64_t *hash = mpp_arena_array(arena, most, uint64_t);
     for (int32_t i = 0; i < s->p->n_nodes; i++) {
         uint8_t *alive = s->alive + s->choice_first[i];

@@ -41,11 +41,10 @@ static struct duration duration(int64_t ps)
 static bool works(struct mpp_graph *graph, const struct mpp_cluster *cluster, const struct mpp_plan_options *options,
                   struct mpp_search_result *out)
 {
-    struct mpp_arena *arena = mpp_arena_new();
-    struct mpp_diag *silent = mpp_diag_new(NULL);
+    struct mpp_arena *arena = mpp_arena_scratch(graph->arena);
+    struct mpp_diag *silent = mpp_diag_in(arena, NULL);
     bool ok = mpp_pins_check(silent, graph, cluster->n_devices, &options->pins) == MPP_OK
               && mpp_search_run(arena, graph, cluster, options, out) == MPP_OK;
-    mpp_diag_free(silent);
     mpp_arena_free(arena);
     return ok;
 }
@@ -93,7 +92,7 @@ static bool without_pins(struct mpp_diag *diag, struct mpp_graph *graph, const s
                          struct mpp_plan_options options)
 {
     struct mpp_search_result r;
-    struct mpp_arena *arena = mpp_arena_new();
+    struct mpp_arena *arena = mpp_arena_scratch(graph->arena);
     bool pinned = *mpp_pins_text(arena, &options.pins);
     options.pins = mpp_pins_none();
     bool fits = pinned && works(graph, cluster, &options, &r);
@@ -109,7 +108,7 @@ void mpp_suggest(struct mpp_diag *diag, struct mpp_graph *graph, const struct mp
     struct mpp_plan_options quiet = *options;
     int64_t usable = options->capacity_bytes > 0 ? options->capacity_bytes : mpp_device_usable_bytes(&cluster->device);
     const struct mpp_memory *m = &failed->at_least;
-    struct mpp_arena *arena = mpp_arena_new();
+    struct mpp_arena *arena = mpp_arena_scratch(graph->arena);
     mpp_diag_error(diag, nowhere, "no plan fits: a device needs at least %s, %s more than the %s that may be used",
                    bytes_text(arena, failed->least_bytes), bytes_text(arena, failed->least_bytes - usable),
                    bytes_text(arena, usable));

@@ -104,7 +104,7 @@ static bool equal_layers(const struct layers *l, const int32_t *choice, int a, i
 
 void mpp_stage_make_uniform(const struct mpp_stage_problem *p, double gap, int32_t *choice, struct mpp_solver_info *info)
 {
-    struct mpp_arena *arena = mpp_arena_new();
+    struct mpp_arena *arena = mpp_arena_scratch(p->solver.arena);
     size_t bytes = (size_t)p->solver.n_nodes * sizeof *choice;
     for (int repeat = 0; p->graph->model && repeat < p->graph->model->n_repeats; repeat++) {
         struct layers l;

@@ -752,9 +752,9 @@ static void test_schema(void)
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
-    mpp_schema_print(out, ops, 2);
-    fclose(out);
     struct mpp_arena *arena = mpp_arena_new();
+    mpp_schema_print(arena, out, ops, 2);
+    fclose(out);
     struct mpp_diag *diag = mpp_diag_new(NULL);
     int defined = 0, loose = 0;
     /* every <ref> has its <define>, and the whole is well-formed apart from the pattern's text */
