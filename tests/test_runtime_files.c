@@ -119,7 +119,7 @@ static void test_safetensors_malformed(void)
         {"offsets that overflow", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[-9223372036854775807,5]}}"},
         {"a duplicate", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
                         "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}"},
-        {"an unknown dtype", "{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[8],\"data_offsets\":[0,8]}}"},
+        {"an unknown dtype", "{\"a\":{\"dtype\":\"Q8\",\"shape\":[8],\"data_offsets\":[0,8]}}"},
         {"no dtype", "{\"a\":{\"shape\":[8],\"data_offsets\":[0,8]}}"},
         {"a fraction", "{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}"},
         {"three offsets", "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8,8]}}"},

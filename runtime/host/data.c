@@ -1,4 +1,5 @@
 /* data.c - the sources of samples. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,13 +62,15 @@ static int64_t sample_size(const struct mpp_data *d, int input)
 
 /* ---- filling: each writes COUNT elements at OUT ------------------------------------------------------ */
 
-/* A token id, already checked to fit where it must. */
-static int refuse_id(const struct mpp_data *d, const struct mpp_input *in, const char *what, int64_t at,
-                     int64_t value, struct mpp_error *error)
+static int refuse_id(const struct mpp_data *d, const struct mpp_input *in, const char *path, int64_t at, int64_t value,
+                     const char *hint, struct mpp_error *error)
 {
-    return mpp_error_set(error, MPP_EXIT_INPUT, "%s: element %lld is %lld, but input \"%s\" takes 0 to %lld", what,
+    char also[48] = "";
+    if (in->limit > 0 && (in->also_valid < 0 || in->also_valid >= in->limit))
+        snprintf(also, sizeof also, " and %lld", (long long)in->also_valid);
+    return mpp_error_set(error, MPP_EXIT_INPUT, "%s: element %lld is %lld, but input \"%s\" takes 0 to %lld%s%s", path,
                          (long long)at, (long long)value, d->program->tensors[in->tensor].name,
-                         in->limit > 0 ? (long long)in->limit - 1 : (long long)INT32_MAX);
+                         in->limit > 0 ? (long long)in->limit - 1 : (long long)INT32_MAX, also, hint);
 }
 
 /* COUNT tokens of a sample from POSITION on, below LIMIT. */
@@ -89,7 +92,8 @@ static int read_tokens(const struct mpp_data *d, const struct mpp_input *in, con
     for (int64_t i = 0; i < s->count; i++)
         if ((in->limit > 0 && out[i] >= in->limit) || out[i] > INT32_MAX)
             return refuse_id(d, in, mpp_tokens_path(d->tokens, window.shard), window.start + position + i, out[i],
-                             error);
+                             mpp_tokens_raw(d->tokens, window.shard) ? "; without a header a file is read as raw u16 tokens"
+                                                                     : "", error);
     return MPP_EXIT_OK;
 }
 
@@ -147,7 +151,13 @@ static int fill_array(const struct mpp_data *d, const struct stretch *s, void *o
         which = s->step % a->n * (in->batched ? d->program->batch : 1) + s->in_step;
     int64_t first = which * a->per_sample + s->position;
     if (tensor_of(d, s->input)->type == MPP_TYPE_F32) {
+        const float *x = out;
         mpp_npy_read_f32(&a->npy, first, s->count, out);
+        for (int64_t i = 0; i < s->count; i++)
+            if (!isfinite(x[i]))
+                return mpp_error_set(error, MPP_EXIT_INPUT, "%s: element %lld is %s; input \"%s\" takes finite numbers of "
+                                     "32 bits", a->path, (long long)(first + i),
+                                     isnan(x[i]) ? "NaN" : x[i] > 0 ? "infinite" : "-infinite", tensor_of(d, s->input)->name);
         return MPP_EXIT_OK;
     }
     int32_t *ids = out;
@@ -157,7 +167,7 @@ static int fill_array(const struct mpp_data *d, const struct stretch *s, void *o
         if (in->limit > 0)
             valid = (x >= 0 && x < in->limit) || x == in->also_valid;
         if (!valid)
-            return refuse_id(d, in, a->path, first + i, x, error);
+            return refuse_id(d, in, a->path, first + i, x, "", error);
         ids[i] = (int32_t)x;
     }
     return MPP_EXIT_OK;
@@ -324,7 +334,7 @@ static int open_arrays(struct mpp_data *d, const char *dir, struct mpp_error *er
     if (d->arrays == NULL)
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
     if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode))
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: no such folder", dir);
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: no such folder; npy: takes a folder of NAME.npy files", dir);
     for (int i = 0; i < d->program->n_inputs; i++) {
         struct array *a = &d->arrays[i];
         enum mpp_role role = d->program->inputs[i].role;

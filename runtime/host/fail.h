@@ -25,8 +25,15 @@ struct mpp_error {
 
 #define MPP_RT_CHECKED __attribute__((warn_unused_result))
 
-/* Write the message into ERROR and return CODE. */
+/* Write the message into ERROR and return CODE. It becomes one line that is safe to show: what names and files bring in
+ * that a terminal could act on is written \xNN. */
 int mpp_error_set(struct mpp_error *error, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* `PATH: reason` for the system's ERRNO_VALUE: the user's fault where another path would do, else the system's. */
+int mpp_error_system(struct mpp_error *error, const char *path, int errno_value);
+
+/* `note: ...` on stderr, as safe to show. */
+void mpp_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* `; did you mean "x"?` in OUT (empty when no name is near). */
 void mpp_error_hint(const char *word, const char *const *names, int n_names, char *out, int out_bytes);

@@ -101,17 +101,27 @@ static int check_weight(const char *path, const struct mpp_named *named, const s
     return MPP_EXIT_OK;
 }
 
-static void load_block(const struct mpp_rank *r, const struct mpp_named *named, const struct mpp_weight *w)
+/* FINITE: other numbers are refused. */
+static int load_block(const struct mpp_rank *r, const struct mpp_named *named, const struct mpp_weight *w, bool finite,
+                      struct mpp_error *error)
 {
     struct mpp_block block = mpp_block_of(r, named->tensor);
     struct mpp_run run = {0};
     char *local = r->arena + named->offset;
     while (mpp_block_next(&block, &run)) {
-        if (named->tensor->type == MPP_TYPE_I32)
+        if (named->tensor->type == MPP_TYPE_I32) {
             (void)mpp_weight_read_i32(w, run.global, run.count, (int32_t *)(void *)local + run.local);
-        else
-            (void)mpp_weight_read(w, run.global, run.count, (float *)(void *)local + run.local);
+            continue;
+        }
+        float *x = (float *)(void *)local + run.local;
+        (void)mpp_weight_read(w, run.global, run.count, x);
+        for (int64_t i = 0; finite && i < run.count; i++)
+            if (!isfinite(x[i]))
+                return mpp_error_set(error, MPP_EXIT_INPUT, "%s: tensor \"%s\": element %lld is %s; weights are finite "
+                                     "numbers of 32 bits", w->file, named->name, (long long)(run.global + i),
+                                     isnan(x[i]) ? "NaN" : x[i] > 0 ? "infinite" : "-infinite");
     }
+    return MPP_EXIT_OK;
 }
 
 /* A list of at most three names. */
@@ -130,7 +140,7 @@ static void list_add(struct short_list *list, const char *name)
 }
 
 static int load_all(struct mpp_rank *r, const struct mpp_named *named, int n, const char *path,
-                    struct mpp_weights *weights, struct mpp_error *error)
+                    struct mpp_weights *weights, bool finite, struct mpp_error *error)
 {
     struct short_list missing = {0};
     for (int i = 0; i < n; i++)
@@ -145,7 +155,9 @@ static int load_all(struct mpp_rank *r, const struct mpp_named *named, int n, co
         if (code != MPP_EXIT_OK)
             return code;
         w->used = true;
-        load_block(r, &named[i], w);
+        code = load_block(r, &named[i], w, finite, error);
+        if (code != MPP_EXIT_OK)
+            return code;
     }
     return MPP_EXIT_OK;
 }
@@ -161,7 +173,7 @@ int mpp_init_load(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *pat
         return code;
     code = mpp_weights_open(path, strip, &weights, error);
     if (code == MPP_EXIT_OK) {
-        code = load_all(r, named, n, path, weights, error);
+        code = load_all(r, named, n, path, weights, note != NULL, error); /* a checkpoint is taken as it is */
         struct short_list extra = {0};
         for (int i = 0; i < mpp_weights_count(weights); i++)
             if (!mpp_weights_at(weights, i)->used)

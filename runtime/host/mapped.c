@@ -14,17 +14,18 @@ int mpp_mapped_open(const char *path, struct mpp_mapped *mapped_out, struct mpp_
     *mapped_out = (struct mpp_mapped){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not wait */
     if (fd < 0)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: %s", path, strerror(errno));
+        return mpp_error_system(error, path, errno);
     struct stat st;
     int code = MPP_EXIT_OK;
     if (fstat(fd, &st) != 0) {
-        code = mpp_error_set(error, MPP_EXIT_SYSTEM, "%s: %s", path, strerror(errno));
+        code = mpp_error_system(error, path, errno);
     } else if (!S_ISREG(st.st_mode)) {
-        code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: not a file", path);
+        code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: %s", path,
+                             S_ISDIR(st.st_mode) ? "a folder, not a file" : "not a file (a pipe, socket or device)");
     } else if (st.st_size > 0) {
         void *at = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (at == MAP_FAILED)
-            code = mpp_error_set(error, MPP_EXIT_SYSTEM, "%s: %s", path, strerror(errno));
+            code = mpp_error_system(error, path, errno);
         else
             *mapped_out = (struct mpp_mapped){at, st.st_size};
     }

@@ -59,65 +59,121 @@ static bool take_string(struct cursor *c, char *out, size_t out_bytes)
     return take(c, quote);
 }
 
-static bool take_shape(struct cursor *c, struct mpp_npy *npy)
+enum shape { SHAPE_OK, SHAPE_SYNTAX, SHAPE_DIMS, SHAPE_OVERFLOW };
+
+static enum shape take_shape(struct cursor *c, struct mpp_npy *npy)
 {
     if (!take(c, '('))
-        return false;
+        return SHAPE_SYNTAX;
     npy->n_dims = 0;
     npy->count = 1;
     while (!take(c, ')')) {
         int64_t n = 0;
-        int digits = 0;
+        bool overflow = false;
         skip_space(c);
-        for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++, digits++)
-            if (__builtin_mul_overflow(n, (int64_t)10, &n) || __builtin_add_overflow(n, (int64_t)(*c->at - '0'), &n))
-                return false;
-        if (digits == 0 || npy->n_dims == MPP_NPY_MAX_DIMS || __builtin_mul_overflow(npy->count, n, &npy->count))
-            return false;
+        const char *digits = c->at;
+        for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++)
+            overflow = overflow || __builtin_mul_overflow(n, (int64_t)10, &n) ||
+                       __builtin_add_overflow(n, (int64_t)(*c->at - '0'), &n);
+        if (c->at == digits)
+            return SHAPE_SYNTAX;
+        if (npy->n_dims == MPP_NPY_MAX_DIMS)
+            return SHAPE_DIMS;
+        if (overflow || __builtin_mul_overflow(npy->count, n, &npy->count))
+            return SHAPE_OVERFLOW;
         npy->dims[npy->n_dims++] = n;
         skip_space(c);
         if (!take(c, ',') && (c->at == c->end || *c->at != ')'))
-            return false;
+            return SHAPE_SYNTAX;
     }
-    return true;
+    return SHAPE_OK;
 }
 
-static int parse_header(const char *path, struct cursor c, struct mpp_npy *npy, struct mpp_error *error)
+/* What the dict holds. */
+struct header {
+    char descr[64];
+    bool order, fortran, has_shape, structured;
+    enum shape shape;
+};
+
+/* A key and its value; false where it is not one that NumPy writes, or occurs twice. */
+static bool take_entry(struct cursor *c, struct header *h, struct mpp_npy *npy)
 {
-    char key[32], descr[64] = "";
-    bool order = false, fortran = false, shape = false;
-    bool ok = take(&c, '{');
-    while (ok && !take(&c, '}')) {
-        ok = take_string(&c, key, sizeof key) && take(&c, ':');
-        if (ok && strcmp(key, "descr") == 0 && descr[0] == '\0') {
-            skip_space(&c);
-            if (c.at < c.end && *c.at == '[')
-                return mpp_error_set(error, MPP_EXIT_INPUT, "%s: structured arrays are not supported", path);
-            ok = take_string(&c, descr, sizeof descr) && descr[0] != '\0';
-        } else if (ok && strcmp(key, "fortran_order") == 0 && !order) {
-            fortran = take_word(&c, "True");
-            order = true;
-            ok = fortran || take_word(&c, "False");
-        } else if (ok && strcmp(key, "shape") == 0 && !shape) {
-            ok = take_shape(&c, npy);
-            shape = true;
-        } else {
-            ok = false;
-        }
-        skip_space(&c);
-        ok = ok && (take(&c, ',') || (c.at < c.end && *c.at == '}'));
+    char key[32];
+    if (!take_string(c, key, sizeof key) || !take(c, ':'))
+        return false;
+    if (strcmp(key, "descr") == 0 && h->descr[0] == '\0') {
+        skip_space(c);
+        h->structured = c->at < c->end && *c->at == '[';
+        return take_string(c, h->descr, sizeof h->descr) && h->descr[0] != '\0';
     }
-    skip_space(&c);
-    if (!ok || c.at != c.end || descr[0] == '\0' || !order || !shape)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: the .npy header is not valid", path);
-    if (fortran && npy->n_dims > 1)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: in Fortran order; store it in C order", path);
+    if (strcmp(key, "fortran_order") == 0 && !h->order) {
+        h->order = true;
+        h->fortran = take_word(c, "True");
+        return h->fortran || take_word(c, "False");
+    }
+    if (strcmp(key, "shape") == 0 && !h->has_shape) {
+        h->has_shape = true;
+        h->shape = take_shape(c, npy);
+        return h->shape == SHAPE_OK;
+    }
+    return false;
+}
+
+static int find_type(const char *path, const char *descr, struct mpp_npy *npy, struct mpp_error *error)
+{
     for (int i = 0; i < N_TYPES; i++)
         if (strcmp(descr, types[i].name) == 0) {
             npy->type = (enum mpp_npy_type)i;
             return MPP_EXIT_OK;
         }
-    return mpp_error_set(error, MPP_EXIT_INPUT, "%s: dtype %s is not supported; store <f4, <i4 or <i8", path, descr);
+    return mpp_error_set(error, MPP_EXIT_INPUT, "%s: dtype %s%s is not supported; store <f4, <i4 or <i8", path, descr,
+                         descr[0] == '>' ? " (big-endian)" : "");
+}
+
+static int parse_header(const char *path, struct cursor c, const char *file, struct mpp_npy *npy, struct mpp_error *error)
+{
+    struct header h = {0};
+    bool ok = take(&c, '{');
+    while (ok && !take(&c, '}')) {
+        ok = take_entry(&c, &h, npy);
+        skip_space(&c);
+        ok = ok && (take(&c, ',') || (c.at < c.end && *c.at == '}'));
+    }
+    skip_space(&c);
+    if (h.structured)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: structured arrays are not supported; store <f4, <i4 or <i8", path);
+    if (h.shape == SHAPE_OVERFLOW)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: the shape in its header overflows", path);
+    if (h.shape == SHAPE_DIMS)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: more than %d dimensions", path, MPP_NPY_MAX_DIMS);
+    if (!ok || c.at != c.end)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: byte %lld: the .npy header is not valid; write it with numpy.save",
+                             path, (long long)(c.at - file));
+    if (h.descr[0] == '\0' || !h.order || !h.has_shape)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: the .npy header has no %s; write it with numpy.save", path,
+                             h.descr[0] == '\0' ? "descr" : !h.order ? "fortran_order" : "shape");
+    if (h.fortran && npy->n_dims > 1)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: in Fortran order; store it in C order", path);
+    return find_type(path, h.descr, npy, error);
+}
+
+/* Where the header's text lies: *START_OUT and *LENGTH_OUT. */
+static int find_header(const char *path, const unsigned char *b, int64_t n_bytes, int64_t *start_out, int64_t *length_out,
+                       struct mpp_error *error)
+{
+    if (n_bytes < 6 || memcmp(b, "\x93NUMPY", 6) != 0)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: not a .npy file; write it with numpy.save", path);
+    if (n_bytes < 12)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: cut short: a .npy file of %lld bytes", path, (long long)n_bytes);
+    if (b[6] < 1 || b[6] > 3)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: .npy format of version %d; 1 to 3 are supported", path, b[6]);
+    *start_out = b[6] == 1 ? 10 : 12;
+    *length_out = b[6] == 1 ? mpp_read_u16(b + 8) : mpp_read_u32(b + 8);
+    if (*length_out > n_bytes - *start_out)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: cut short: a header of %lld bytes, but the file holds %lld", path,
+                             (long long)*length_out, (long long)n_bytes);
+    return MPP_EXIT_OK;
 }
 
 int mpp_npy_open(const char *path, struct mpp_npy *npy_out, struct mpp_error *error)
@@ -128,22 +184,17 @@ int mpp_npy_open(const char *path, struct mpp_npy *npy_out, struct mpp_error *er
         return code;
     const unsigned char *b = npy.mapped.bytes;
     int64_t n_bytes = npy.mapped.n_bytes, header = 0, start = 0;
-    bool ok = n_bytes >= 12 && memcmp(b, "\x93NUMPY", 6) == 0 && b[6] >= 1 && b[6] <= 3;
-    if (ok) {
-        start = b[6] == 1 ? 10 : 12;
-        header = b[6] == 1 ? mpp_read_u16(b + 8) : mpp_read_u32(b + 8);
-        ok = header <= n_bytes - start;
+    code = find_header(path, b, n_bytes, &start, &header, error);
+    if (code == MPP_EXIT_OK) {
+        const char *text = (const char *)b;
+        code = parse_header(path, (struct cursor){text + start, text + start + header}, text, &npy, error);
     }
-    if (!ok)
-        code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: not a .npy file", path);
-    else
-        code = parse_header(path, (struct cursor){(const char *)b + start, (const char *)b + start + header}, &npy,
-                            error);
     int64_t bytes = 0, has = n_bytes - start - header;
-    if (code == MPP_EXIT_OK &&
-        (__builtin_mul_overflow(npy.count, (int64_t)types[npy.type].bytes, &bytes) || bytes != has))
-        code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: its shape takes %lld bytes, but the file holds %lld", path,
-                             (long long)bytes, (long long)has);
+    if (code == MPP_EXIT_OK && __builtin_mul_overflow(npy.count, (int64_t)types[npy.type].bytes, &bytes))
+        bytes = INT64_MAX;
+    if (code == MPP_EXIT_OK && bytes != has)
+        code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: its shape takes %lld bytes%s, but the file holds %lld", path,
+                             (long long)bytes, bytes == INT64_MAX ? " or more" : "", (long long)has);
     if (code != MPP_EXIT_OK) {
         mpp_mapped_close(&npy.mapped);
         return code;

@@ -17,7 +17,8 @@
 #include "mpp_rt.h"
 
 enum mpp_dtype { MPP_DTYPE_F32, MPP_DTYPE_F16, MPP_DTYPE_BF16, MPP_DTYPE_F64, MPP_DTYPE_I64, MPP_DTYPE_I32,
-                 MPP_DTYPE_U8, MPP_DTYPE_BOOL };
+                 MPP_DTYPE_U8, MPP_DTYPE_BOOL, MPP_DTYPE_I8, MPP_DTYPE_I16, MPP_DTYPE_U16, MPP_DTYPE_U32, MPP_DTYPE_U64,
+                 MPP_DTYPE_F8_E4M3, MPP_DTYPE_F8_E5M2 }; /* the first four are what parameters may be */
 
 struct mpp_weight {
     char *name;       /* prefixes removed */

@@ -17,6 +17,7 @@ struct shard {
     struct mpp_mapped mapped;
     const unsigned char *data;
     int width; /* bytes of a token */
+    bool raw;  /* no header said that these are tokens */
     int64_t count;
     int64_t first_place; /* places where a window may start, in the shards before */
 };
@@ -58,6 +59,8 @@ static int shard_open(struct mpp_tokens *t, const char *path, bool text, struct 
                              path, HEADER_BYTES, (long long)bytes);
     if (!text && bytes >= 6 && memcmp(s->mapped.bytes, "\x93NUMPY", 6) == 0)
         return mpp_error_set(error, MPP_EXIT_INPUT, "%s: a .npy file, not a token shard; use npy:DIR", path);
+    if (magic == __builtin_bswap32(MAGIC_U16) || magic == __builtin_bswap32(MAGIC_U32))
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: a big-endian token shard; write it in little-endian order", path);
     s->width = text ? 1 : magic == MAGIC_U32 ? 4 : 2;
     s->count = bytes / s->width;
     if (magic == MAGIC_U16 || magic == MAGIC_U32) {
@@ -71,12 +74,14 @@ static int shard_open(struct mpp_tokens *t, const char *path, bool text, struct 
     }
     if (header + s->count * s->width != bytes) {
         if (header > 0)
-            return mpp_error_set(error, MPP_EXIT_INPUT, "%s: its header counts %lld tokens, but it holds %lld bytes",
-                                 path, (long long)s->count, (long long)bytes);
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: a raw token shard of an odd number of bytes (%lld)", path,
-                             (long long)bytes);
+            return mpp_error_set(error, MPP_EXIT_INPUT, "%s: its header counts %lld tokens, %lld bytes in all, but the file "
+                                 "has %lld", path, (long long)s->count, (long long)(header + s->count * s->width),
+                                 (long long)bytes);
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: no token shard: no header, and an odd number of bytes (%lld) for raw "
+                             "u16 tokens; use text:FILE for text", path, (long long)bytes);
     }
-    s->data = s->mapped.bytes + header;
+    s->data = bytes > 0 ? s->mapped.bytes + header : (const unsigned char *)"";
+    s->raw = !text && header == 0;
     t->count += s->count;
     return MPP_EXIT_OK;
 }
@@ -98,6 +103,8 @@ int mpp_tokens_open_glob(const char *pattern, struct mpp_tokens **tokens_out, st
 {
     glob_t found;
     int rc = glob(pattern, 0, NULL, &found);
+    if (rc == GLOB_NOSPACE)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "%s: out of memory", pattern);
     if (rc != 0)
         return mpp_error_set(error, MPP_EXIT_INPUT, "%s: %s", pattern,
                              rc == GLOB_NOMATCH ? "no such file" : "cannot be listed");
@@ -177,6 +184,11 @@ void mpp_tokens_read(const struct mpp_tokens *tokens, struct mpp_window window, 
     const unsigned char *at = s->data + (window.start + position) * s->width;
     for (int64_t i = 0; i < count; i++)
         out[i] = s->width == 1 ? at[i] : s->width == 2 ? mpp_read_u16(at + 2 * i) : mpp_read_u32(at + 4 * i);
+}
+
+bool mpp_tokens_raw(const struct mpp_tokens *tokens, int shard)
+{
+    return tokens->shards[shard].raw;
 }
 
 const char *mpp_tokens_path(const struct mpp_tokens *tokens, int shard)

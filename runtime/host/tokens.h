@@ -16,6 +16,7 @@
 #ifndef MPP_TOKENS_H
 #define MPP_TOKENS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "fail.h"
@@ -39,6 +40,8 @@ struct mpp_window mpp_tokens_window(const struct mpp_tokens *tokens, uint64_t se
 /* COUNT tokens from POSITION of a window on. */
 void mpp_tokens_read(const struct mpp_tokens *tokens, struct mpp_window window, int64_t position, int64_t count,
                      uint32_t *out);
+/* Whether a shard has no header that says it holds tokens. */
+bool mpp_tokens_raw(const struct mpp_tokens *tokens, int shard);
 /* Path of a shard, for messages. */
 const char *mpp_tokens_path(const struct mpp_tokens *tokens, int shard);
 
