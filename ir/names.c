@@ -11,6 +11,7 @@ struct mpp_names {
     struct mpp_arena *arena;
     size_t n, cap;                /* cap: a power of two */
     struct entry *entries;
+    struct mpp_names *numbers;    /* of names taken before: the last number given, so that it is not searched for again */
 };
 
 struct mpp_names *mpp_names_new(struct mpp_arena *arena)
@@ -60,9 +61,16 @@ bool mpp_names_put(struct mpp_names *names, const char *name, mpp_id id)
 
 const char *mpp_names_take(struct mpp_names *names, const char *name, mpp_id id)
 {
-    const char *unique = name;
-    for (int k = 2; !mpp_names_put(names, unique, id); k++)
-        unique = mpp_arena_printf(names->arena, "%s_%d", name, k);
+    if (mpp_names_put(names, name, id))
+        return name;
+    if (!names->numbers)
+        names->numbers = mpp_names_new(names->arena);
+    (void)mpp_names_put(names->numbers, name, 1);
+    struct entry *last = find(names->numbers, name);
+    const char *unique;
+    do
+        unique = mpp_arena_printf(names->arena, "%s_%d", name, ++last->id);
+    while (!mpp_names_put(names, unique, id));
     return unique;
 }
 

@@ -1,17 +1,15 @@
 #include "ir/xml.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <libxml/SAX2.h>
 #include <libxml/parser.h>
 #include <libxml/parserInternals.h>
 #include <libxml/xmlerror.h>
 #include <setjmp.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "ir/infile.h"
+#include "ir/xml_scan.h"
 
 /* Options that are measured to be safe with libxml2 2.9.14: HUGE would switch its guard against entity
  * bombs off, NOENT and the DTD options would load and expand what the file names. */
@@ -276,6 +274,12 @@ enum mpp_status mpp_xml_parse(struct mpp_arena *arena, struct mpp_diag *diag, co
         mpp_diag_error(diag, (struct mpp_loc){r.file, 0}, "the file is empty");
         return MPP_INVALID;
     }
+    int line;
+    const char *fault = mpp_xml_scan(arena, text, size, &line);
+    if (fault) {
+        mpp_diag_error(diag, (struct mpp_loc){r.file, line}, "%s", fault);
+        return MPP_INVALID;
+    }
     run_parser(&r, text, (int)size);
     if (r.no_memory)
         mpp_arena_fail(arena, 0);
@@ -287,62 +291,13 @@ enum mpp_status mpp_xml_parse(struct mpp_arena *arena, struct mpp_diag *diag, co
     return r.failed ? MPP_INVALID : MPP_OK;
 }
 
-static void close_fd(void *fd)
-{
-    close((int)(intptr_t)fd);
-}
-
-/* Read FD's regular file whole; *OUT_WHY is set instead when it can't be. */
-static char *read_fd(struct mpp_arena *arena, int fd, size_t *out_size, const char **out_why)
-{
-    struct stat st;
-    if (fstat(fd, &st) != 0) {
-        *out_why = strerror(errno);
-        return NULL;
-    }
-    if (!S_ISREG(st.st_mode) || st.st_size > MAX_FILE_BYTES) {
-        *out_why = S_ISDIR(st.st_mode)   ? "it is a directory"
-                   : S_ISREG(st.st_mode) ? "it is over 64 MiB"
-                                         : "it is not a regular file";
-        return NULL;
-    }
-    char *text = mpp_arena_alloc(arena, (size_t)st.st_size + 1);
-    size_t size = 0;
-    while (size < (size_t)st.st_size) {
-        ssize_t n = read(fd, text + size, (size_t)st.st_size - size);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            *out_why = strerror(errno);
-        if (n <= 0)
-            break;
-        size += (size_t)n;
-    }
-    *out_size = size;
-    return *out_why ? NULL : text;
-}
-
-static char *read_file(struct mpp_arena *arena, const char *path, size_t *out_size, const char **out_why)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        *out_why = strerror(errno);
-        return NULL;
-    }
-    struct mpp_arena *while_open = mpp_arena_scratch(arena);
-    mpp_arena_defer(while_open, close_fd, (void *)(intptr_t)fd);
-    char *text = read_fd(arena, fd, out_size, out_why);
-    mpp_arena_free(while_open);
-    return text;
-}
-
 enum mpp_status mpp_xml_read(struct mpp_arena *arena, struct mpp_diag *diag, const char *path,
                              struct mpp_xml **out_root)
 {
     *out_root = NULL;
     size_t size = 0;
     const char *why = NULL;
-    char *text = read_file(arena, path, &size, &why);
+    char *text = mpp_infile_read(arena, path, MAX_FILE_BYTES >> 20, &size, &why);
     if (!text) {
         mpp_diag_error(diag, (struct mpp_loc){NULL, 0}, "cannot read %s: %s", path, why);
         return MPP_INVALID;

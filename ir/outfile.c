@@ -1,0 +1,61 @@
+#include "ir/outfile.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct mpp_outfile {
+    FILE *stream;                 /* NULL: closed */
+    const char *path;
+    bool regular;                 /* not a terminal, a pipe or /dev/full */
+};
+
+/* Close and remove. */
+static void give_up(void *p)
+{
+    struct mpp_outfile *file = p;
+    if (!file->stream)
+        return;
+    fclose(file->stream);
+    file->stream = NULL;
+    if (file->regular)
+        unlink(file->path);
+}
+
+struct mpp_outfile *mpp_outfile_create(struct mpp_arena *arena, const char *path)
+{
+    struct mpp_outfile *file = mpp_arena_array(arena, 1, struct mpp_outfile);
+    struct stat st;
+    file->path = mpp_arena_strdup(arena, path);
+    file->stream = fopen(path, "w");
+    if (!file->stream && errno == ENOMEM)
+        mpp_arena_fail(arena, 0);
+    if (!file->stream)
+        return NULL;
+    file->regular = fstat(fileno(file->stream), &st) == 0 && S_ISREG(st.st_mode);
+    mpp_arena_defer(arena, give_up, file);
+    return file;
+}
+
+FILE *mpp_outfile_stream(const struct mpp_outfile *file)
+{
+    return file->stream;
+}
+
+bool mpp_outfile_close(struct mpp_outfile *file)
+{
+    int why = 0;
+    if (ferror(file->stream)) {   /* errno is long gone: fail once more to learn it */
+        clearerr(file->stream);
+        errno = 0;
+        why = fputc('\n', file->stream) == EOF || fflush(file->stream) != 0 ? errno : 0;
+        why = why ? why : EIO;
+    }
+    if (fclose(file->stream) != 0 && !why)
+        why = errno ? errno : EIO;
+    file->stream = NULL;
+    if (why && file->regular)
+        unlink(file->path);
+    errno = why;
+    return why == 0;
+}
