@@ -436,7 +436,7 @@ static void test_notes(void)
     dir = (char *)(uintptr_t)in_folder("notes/step-1");
     p.batch *= 2;
     expect(RUN(&p, "--data", "synthetic", "--resume", dir, "--steps", "1") == 0 &&
-               said("err", "was trained on 6 samples a step, this plan takes 12"), "another batch is told");
+               said("err", "notes/step-1 was trained with batch 6; this run goes on with 12"), "another batch is told");
     p.batch /= 2;
     expect(RUN(&p, "--data", "synthetic", "--lr", "1e30", "--steps", "9") == 0 && said("err", "is not finite"),
            "a loss that overflows is told");

@@ -1,8 +1,7 @@
-/* checkpoint.c - writing and finding step folders. */
+/* checkpoint.c - writing and loading step folders. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +13,11 @@
 #include "init.h"
 #include "job.h"
 #include "safetensors.h"
+#include "state.h"
 #include "tensors.h"
+#include "transport.h"
 
-/* Paths are built in buffers of this size; longer ones are refused. */
-#define PATH_BYTES 4096
-#define STEP_LIMIT 1000000000000000 /* steps, times any batch, stay within int64_t */
+#define PATH_BYTES MPP_PATH_BYTES
 
 static int join(char *out, const char *a, const char *b, struct mpp_error *error)
 {
@@ -72,10 +71,11 @@ static struct mpp_st_entry *entries_of(const struct mpp_named *named, int n)
     return entries;
 }
 
-/* This rank's blocks, where it is their owner. */
+/* This rank's blocks, where it is their owner; *SUM_OUT is theirs. */
 static int write_blocks(struct mpp_rank *r, const struct mpp_named *named, const struct mpp_st_entry *entries, int n,
-                        const char *path, struct mpp_error *error)
+                        const char *path, uint64_t *sum_out, struct mpp_error *error)
 {
+    *sum_out = 0;
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return system_error(error, path);
@@ -83,9 +83,11 @@ static int write_blocks(struct mpp_rank *r, const struct mpp_named *named, const
     for (int i = 0; rc == 0 && i < n; i++) {
         struct mpp_block block = mpp_block_of(r, named[i].tensor);
         struct mpp_run run = {0};
-        while (rc == 0 && block.owner && mpp_block_next(&block, &run))
-            rc = write_all(fd, r->arena + named[i].offset + 4 * run.local, 4 * run.count,
-                           entries[i].file_offset + 4 * run.global);
+        while (rc == 0 && block.owner && mpp_block_next(&block, &run)) {
+            const char *bytes = r->arena + named[i].offset + 4 * run.local;
+            *sum_out += mpp_state_sum(named[i].name, run.global, bytes, run.count);
+            rc = write_all(fd, bytes, 4 * run.count, entries[i].file_offset + 4 * run.global);
+        }
     }
     if (rc == 0)
         rc = fsync(fd);
@@ -103,10 +105,24 @@ static void set_unfinished(struct mpp_rank *r, const char *path)
         (void)snprintf(local->unfinished, sizeof local->unfinished, "%s", path);
 }
 
-/* Collective; PATH is not yet renamed to its final name. */
-static void write_file(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *path)
+/* The sum over all ranks, on rank 0. */
+static uint64_t add_sums(struct mpp_rank *r, uint64_t sum)
+{
+    for (int from = 1; r->rank == 0 && from < r->n_ranks; from++) {
+        uint64_t other;
+        r->transport->ops->receive(r, from, &other, sizeof other);
+        sum += other;
+    }
+    if (r->rank != 0)
+        r->transport->ops->send(r, 0, &sum, sizeof sum);
+    return sum;
+}
+
+/* Collective; PATH is not yet renamed to its final name. The sum of what was written, on rank 0. */
+static uint64_t write_file(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *path)
 {
     struct mpp_error error = {0};
+    uint64_t sum = 0;
     struct mpp_named *named = NULL;
     struct mpp_st_entry *entries = NULL;
     int n = 0;
@@ -122,12 +138,13 @@ static void write_file(struct mpp_rank *r, enum mpp_tensor_kind kind, const char
     }
     int worst = mpp_agreement(r, code, &error);
     if (worst == MPP_EXIT_OK)
-        code = write_blocks(r, named, entries, n, path, &error);
+        code = write_blocks(r, named, entries, n, path, &sum, &error);
     free(entries);
     mpp_named_free(named, n);
     if (worst != MPP_EXIT_OK)
         mpp_leave(r, worst);
     mpp_agree(r, code, &error);
+    return add_sums(r, sum);
 }
 
 void mpp_checkpoint_write(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *path)
@@ -139,7 +156,7 @@ void mpp_checkpoint_write(struct mpp_rank *r, enum mpp_tensor_kind kind, const c
         code = mpp_error_set(&error, MPP_EXIT_INPUT, "the path %.64s... is too long", path);
     mpp_agree(r, code, &error);
     set_unfinished(r, temporary);
-    write_file(r, kind, temporary);
+    (void)write_file(r, kind, temporary);
     if (r->rank == 0 && rename(temporary, path) != 0)
         code = system_error(&error, path);
     mpp_agree(r, code, &error);
@@ -148,21 +165,30 @@ void mpp_checkpoint_write(struct mpp_rank *r, enum mpp_tensor_kind kind, const c
 
 /* ---- folders ------------------------------------------------------------------------------------------- */
 
+/* One folder, whose name in PARENT then survives a power cut. */
+static int make_folder(const char *path, const char *parent, struct mpp_error *error)
+{
+    if (mkdir(path, 0777) == 0)
+        return flush_path(parent, error);
+    return errno == EEXIST ? MPP_EXIT_OK : system_error(error, path);
+}
+
 static int make_folders(const char *path, struct mpp_error *error)
 {
-    char part[PATH_BYTES];
+    char part[PATH_BYTES], parent[PATH_BYTES];
     if (snprintf(part, sizeof part, "%s", path) >= PATH_BYTES)
         return mpp_error_set(error, MPP_EXIT_INPUT, "the path %.64s... is too long", path);
+    (void)snprintf(parent, sizeof parent, "%s", part[0] == '/' ? "/" : ".");
     for (char *at = part + 1; *at != '\0'; at++)
         if (*at == '/') {
             *at = '\0';
-            if (mkdir(part, 0777) != 0 && errno != EEXIST)
-                return system_error(error, part);
+            int code = make_folder(part, parent, error);
+            if (code != MPP_EXIT_OK)
+                return code;
+            (void)snprintf(parent, sizeof parent, "%s", part);
             *at = '/';
         }
-    if (mkdir(part, 0777) != 0 && errno != EEXIST)
-        return system_error(error, part);
-    return MPP_EXIT_OK;
+    return make_folder(part, parent, error);
 }
 
 /* A folder of ours: plain files only. Nothing happens where there is none. */
@@ -176,33 +202,6 @@ static int remove_folder(const char *path, struct mpp_error *error)
             (void)unlinkat(dirfd(dir), e->d_name, 0);
     closedir(dir);
     return rmdir(path) == 0 ? MPP_EXIT_OK : system_error(error, path);
-}
-
-/* Number of a folder called step-N, or -1. */
-static int64_t step_number(const char *name)
-{
-    char *end;
-    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
-        return -1;
-    errno = 0;
-    long long n = strtoll(name + 5, &end, 10);
-    return *end == '\0' && errno == 0 ? n : -1;
-}
-
-/* The highest step of DIR below BELOW, -1 where there is none. */
-static int64_t newest_step(const char *dir, int64_t below)
-{
-    int64_t best = -1;
-    DIR *d = opendir(dir);
-    if (d == NULL)
-        return -1;
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        int64_t n = step_number(e->d_name);
-        if (n > best && n < below)
-            best = n;
-    }
-    closedir(d);
-    return best;
 }
 
 static void step_path(char *out, const char *dir, const char *prefix, int64_t step)
@@ -222,7 +221,7 @@ static int remove_stale(const char *dir, struct mpp_error *error)
         for (int i = 0; i < 2; i++) {
             char path[PATH_BYTES];
             size_t length = strlen(prefixes[i]);
-            if (strncmp(e->d_name, prefixes[i], length) != 0 || step_number(e->d_name + length) < 0)
+            if (strncmp(e->d_name, prefixes[i], length) != 0 || mpp_checkpoint_number(e->d_name + length) < 0)
                 continue;
             code = join(path, dir, e->d_name, error);
             if (code == MPP_EXIT_OK)
@@ -230,6 +229,17 @@ static int remove_stale(const char *dir, struct mpp_error *error)
         }
     closedir(d);
     return code;
+}
+
+/* A trainer that was just killed may take a moment to let go. Some file systems know no locks: then all have it. */
+static bool lock(int fd)
+{
+    for (int i = 0; i < 20; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+            return true;
+        usleep(100000);
+    }
+    return false;
 }
 
 int mpp_checkpoint_claim(const char *dir, int *lock_out, struct mpp_error *error)
@@ -242,7 +252,7 @@ int mpp_checkpoint_claim(const char *dir, int *lock_out, struct mpp_error *error
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return system_error(error, dir);
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) /* some file systems know no locks */
+    if (!lock(fd))
         code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: another trainer saves here; give --save another folder", dir);
     else if (access(dir, W_OK | X_OK) != 0)
         code = system_error(error, dir);
@@ -278,88 +288,27 @@ void mpp_checkpoint_discard(struct mpp_rank *r)
     local->unfinished[0] = '\0';
 }
 
-int64_t mpp_checkpoint_newest(const char *dir)
-{
-    return newest_step(dir, INT64_MAX);
-}
-
 /* Of the steps up to LAST the newest KEEP stay; later ones are another run's. */
 static int remove_old(const char *dir, int64_t last, int64_t keep, struct mpp_error *error)
 {
     int64_t below = last + 1;
     for (int64_t i = 0;; i++) {
-        below = newest_step(dir, below);
+        below = mpp_checkpoint_newest(dir, below);
         if (below < 0)
             return MPP_EXIT_OK;
         if (i < keep)
             continue;
-        char path[PATH_BYTES];
+        char path[PATH_BYTES], old[PATH_BYTES];
         step_path(path, dir, "", below);
-        int code = remove_folder(path, error);
+        step_path(old, dir, ".old-", below); /* what is called step-N is whole even if we end here */
+        int code = remove_folder(old, error);
+        if (code == MPP_EXIT_OK && rename(path, old) != 0)
+            code = system_error(error, path);
+        if (code == MPP_EXIT_OK)
+            code = remove_folder(old, error);
         if (code != MPP_EXIT_OK)
             return code;
     }
-}
-
-/* ---- state.json ------------------------------------------------------------------------------------------ */
-
-static int write_state(const struct mpp_rank *r, const char *dir, const char *data, struct mpp_error *error)
-{
-    char path[PATH_BYTES];
-    int code = join(path, dir, "state.json", error);
-    if (code != MPP_EXIT_OK)
-        return code;
-    json_t *root = json_pack("{s:s, s:s?, s:I, s:I, s:I, s:s}", "model", r->program->model, "plan_version",
-                             r->program->plan_version, "step", (json_int_t)r->step, "seed", (json_int_t)r->seed,
-                             "batch", (json_int_t)r->program->batch, "data", data);
-    if (root == NULL)
-        code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: the model's or the data's name is not UTF-8", path);
-    else if (json_dump_file(root, path, JSON_INDENT(2)) != 0)
-        code = system_error(error, path);
-    json_decref(root);
-    return code != MPP_EXIT_OK ? code : flush_path(path, error);
-}
-
-static int read_state(const char *path, struct mpp_checkpoint *out, struct mpp_error *error)
-{
-    json_error_t why;
-    json_int_t step, seed, batch = 0;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
-    if (root == NULL)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: %s", path, why.text);
-    int rc = json_unpack_ex(root, &why, 0, "{s:I, s:I, s?I}", "step", &step, "seed", &seed, "batch", &batch);
-    json_decref(root);
-    if (rc != 0 || step < 0 || step > STEP_LIMIT)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: no valid step and seed", path);
-    out->step = step;
-    out->seed = (uint64_t)seed;
-    out->batch = batch;
-    return MPP_EXIT_OK;
-}
-
-int mpp_checkpoint_find(const char *dir, struct mpp_checkpoint *found_out, struct mpp_error *error)
-{
-    char state[PATH_BYTES];
-    struct mpp_checkpoint found = {0};
-    int code = join(state, dir, "state.json", error);
-    if (code != MPP_EXIT_OK)
-        return code;
-    if (strlen(dir) > 4000)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "the path %.64s... is too long", dir);
-    (void)snprintf(found.path, sizeof found.path, "%s", dir);
-    for (int64_t step = INT64_MAX; access(state, R_OK) != 0;) {
-        step = newest_step(dir, step);
-        if (step < 0)
-            return mpp_error_set(error, MPP_EXIT_INPUT, "%s: no checkpoint (step-N) here", dir);
-        step_path(found.path, dir, "", step);
-        code = join(state, found.path, "state.json", error);
-        if (code != MPP_EXIT_OK)
-            return code;
-    }
-    code = read_state(state, &found, error);
-    if (code == MPP_EXIT_OK)
-        *found_out = found;
-    return code;
 }
 
 /* ---- save and load ----------------------------------------------------------------------------------------- */
@@ -378,13 +327,32 @@ static int give_name(const char *temporary, const char *final, const char *old, 
 }
 
 /* Rank 0: give the complete folder its name. */
-static int publish(struct mpp_rank *r, const char *dir, const char *temporary, const char *data,
+static int publish(struct mpp_rank *r, const char *dir, const char *temporary, const uint64_t *sums,
                    struct mpp_error *error)
 {
+    const struct mpp_job *job = ((const struct mpp_local *)r->impl)->job;
     char final[PATH_BYTES], old[PATH_BYTES];
+    struct mpp_checkpoint *state = calloc(1, sizeof *state);
+    if (state == NULL)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
     step_path(final, dir, "", r->step);
     step_path(old, dir, ".old-", r->step);
-    int code = write_state(r, temporary, data, error);
+    mpp_state_describe(r->program, job->options, state);
+    state->step = r->step;
+    state->seed = r->seed;
+    state->samples = job->first_sample + (r->step - job->first_step) * r->program->batch;
+    int code = MPP_EXIT_OK;
+    for (int i = 0; code == MPP_EXIT_OK && i < MPP_STATE_FILES; i++) {
+        char path[PATH_BYTES];
+        struct stat st = {0};
+        (void)snprintf(path, sizeof path, "%.4060s/%s", temporary, mpp_state_file_names[i]);
+        if (stat(path, &st) != 0)
+            code = system_error(error, path);
+        state->file[i] = (struct mpp_state_file){st.st_size, sums[i]};
+    }
+    if (code == MPP_EXIT_OK)
+        code = mpp_state_write(state, temporary, error);
+    free(state);
     if (code == MPP_EXIT_OK)
         code = flush_path(temporary, error);
     if (code == MPP_EXIT_OK)
@@ -396,43 +364,71 @@ static int publish(struct mpp_rank *r, const char *dir, const char *temporary, c
     return code;
 }
 
-void mpp_checkpoint_save(struct mpp_rank *r, const char *dir, const char *data)
+void mpp_checkpoint_save(struct mpp_rank *r, const char *dir)
 {
+    static const enum mpp_tensor_kind kinds[MPP_STATE_FILES] = {MPP_KIND_PARAMETER, MPP_KIND_OPTIMIZER};
     struct mpp_error error = {0};
-    char temporary[PATH_BYTES], path[PATH_BYTES];
+    char temporary[PATH_BYTES];
+    uint64_t sums[MPP_STATE_FILES];
     int code = MPP_EXIT_OK;
     step_path(temporary, dir, ".part-", r->step);
     if (r->rank == 0) {
-        code = strlen(dir) > 4000 ? mpp_error_set(&error, MPP_EXIT_INPUT, "the path %.64s... is too long", dir)
-                                  : make_folders(dir, &error);
-        if (code == MPP_EXIT_OK)
-            code = remove_folder(temporary, &error);
+        code = remove_folder(temporary, &error);
         if (code == MPP_EXIT_OK && mkdir(temporary, 0777) != 0)
             code = system_error(&error, temporary);
         if (code == MPP_EXIT_OK)
             set_unfinished(r, temporary);
     }
     mpp_agree(r, code, &error);
-    (void)snprintf(path, sizeof path, "%.4060s/model.safetensors", temporary);
-    write_file(r, MPP_KIND_PARAMETER, path);
-    (void)snprintf(path, sizeof path, "%.4060s/optimizer.safetensors", temporary);
-    write_file(r, MPP_KIND_OPTIMIZER, path);
+    for (int i = 0; i < MPP_STATE_FILES; i++) {
+        char path[PATH_BYTES];
+        (void)snprintf(path, sizeof path, "%.4060s/%s", temporary, mpp_state_file_names[i]);
+        sums[i] = write_file(r, kinds[i], path);
+    }
     if (r->rank == 0)
-        code = publish(r, dir, temporary, data, &error);
+        code = publish(r, dir, temporary, sums, &error);
     mpp_agree(r, code, &error);
     set_unfinished(r, "");
 }
 
-void mpp_checkpoint_load(struct mpp_rank *r, const char *step_dir)
+/* What this rank loaded of tensors of KIND, where it is the owner. */
+static int sum_blocks(struct mpp_rank *r, enum mpp_tensor_kind kind, uint64_t *sum_out, struct mpp_error *error)
 {
+    struct mpp_named *named;
+    int n;
+    *sum_out = 0;
+    int code = mpp_named_list(r->program, kind, &named, &n, error);
+    if (code != MPP_EXIT_OK)
+        return code;
+    for (int i = 0; i < n; i++) {
+        struct mpp_block block = mpp_block_of(r, named[i].tensor);
+        struct mpp_run run = {0};
+        while (block.owner && mpp_block_next(&block, &run))
+            *sum_out += mpp_state_sum(named[i].name, run.global, r->arena + named[i].offset + 4 * run.local, run.count);
+    }
+    mpp_named_free(named, n);
+    return MPP_EXIT_OK;
+}
+
+void mpp_checkpoint_load(struct mpp_rank *r, const struct mpp_checkpoint *from)
+{
+    static const enum mpp_tensor_kind kinds[MPP_STATE_FILES] = {MPP_KIND_PARAMETER, MPP_KIND_OPTIMIZER};
     struct mpp_error error = {0};
-    char path[PATH_BYTES];
-    int code = join(path, step_dir, "model.safetensors", &error);
-    if (code == MPP_EXIT_OK)
-        code = mpp_init_load(r, MPP_KIND_PARAMETER, path, NULL, NULL, 0, &error);
-    if (code == MPP_EXIT_OK)
-        code = join(path, step_dir, "optimizer.safetensors", &error);
-    if (code == MPP_EXIT_OK)
-        code = mpp_init_load(r, MPP_KIND_OPTIMIZER, path, NULL, NULL, 0, &error);
-    mpp_agree(r, code, &error);
+    for (int i = 0; i < MPP_STATE_FILES; i++) {
+        char path[PATH_BYTES];
+        uint64_t sum = 0;
+        int code = join(path, from->path, mpp_state_file_names[i], &error);
+        if (code == MPP_EXIT_OK)
+            code = mpp_init_load(r, kinds[i], path, NULL, NULL, 0, &error);
+        if (code == MPP_EXIT_OK)
+            code = sum_blocks(r, kinds[i], &sum, &error);
+        mpp_agree(r, code, &error);
+        if (from->file[i].bytes < 0)
+            continue;
+        sum = add_sums(r, sum);
+        if (r->rank == 0 && sum != from->file[i].sum)
+            code = mpp_error_set(&error, MPP_EXIT_INPUT, "%s: damaged: it does not hold the numbers that were saved; "
+                                 "--resume takes the folder of an older step too", path);
+        mpp_agree(r, code, &error);
+    }
 }

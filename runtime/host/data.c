@@ -29,6 +29,7 @@ struct mpp_data {
     struct mpp_tokens *tokens;
     struct array *arrays; /* per input */
     int64_t vocabulary;   /* synthetic token ids lie below */
+    int64_t ahead;        /* global sample of a step's first, less step * batch: not 0 once the batch has changed */
 };
 
 /* A stretch of one sample of one input. */
@@ -216,6 +217,11 @@ static int fill_stretch(const struct mpp_data *d, const struct stretch *s, void 
     return MPP_EXIT_OK;
 }
 
+void mpp_data_continue(struct mpp_data *data, int64_t step, int64_t sample)
+{
+    data->ahead = sample - step * data->program->batch;
+}
+
 int mpp_data_fill(const struct mpp_data *data, const struct mpp_rank *r, int64_t step, int micro_batch, int input,
                   void *local, struct mpp_error *error)
 {
@@ -233,7 +239,7 @@ int mpp_data_fill(const struct mpp_data *data, const struct mpp_rank *r, int64_t
     for (int64_t i = 0; i < n_samples; i++) {
         struct stretch s = {.input = input, .step = step, .in_step = first + i};
         if (p->inputs[input].batched)
-            s.sample = (uint64_t)(step * p->batch + first + i);
+            s.sample = (uint64_t)(data->ahead + step * p->batch + first + i);
         struct mpp_run run = {0};
         while (mpp_block_next(&block, &run)) {
             s.position = run.global;

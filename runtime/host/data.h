@@ -25,6 +25,8 @@ struct mpp_data;
 int mpp_data_open(const char *spec, const struct mpp_program *program, uint64_t seed, struct mpp_data **data_out,
                   struct mpp_error *error) MPP_RT_CHECKED;
 void mpp_data_close(struct mpp_data *data);
+/* The step with index STEP begins with global sample SAMPLE; later steps follow on. Without it, with sample STEP * batch. */
+void mpp_data_continue(struct mpp_data *data, int64_t step, int64_t sample);
 
 /* Fill LOCAL, the padded local array of input INPUT, for micro-batch MICRO_BATCH of the step with index STEP (from 0).
  * Padding is left as it is. Safe to call from several threads. */

@@ -8,12 +8,14 @@
 
 #include "fail.h"
 
+struct mpp_checkpoint;
 struct mpp_data;
 struct mpp_feed;
 struct mpp_options;
 struct mpp_progress;
 struct mpp_program;
 struct mpp_rank;
+struct mpp_signals;
 struct mpp_transport;
 
 /* One per process. */
@@ -25,7 +27,9 @@ struct mpp_job {
     int local_ranks;       /* ranks in this process */
     uint64_t seed;
     int64_t first_step;    /* steps already done: 0, or the checkpoint's */
-    const char *resume;    /* step directory to continue from, or NULL */
+    int64_t first_sample;  /* samples read by then */
+    struct mpp_checkpoint *resume; /* to continue from, or NULL */
+    struct mpp_signals *signals;
     int prepare_code;      /* how opening all this went in this process; the ranks agree on it first */
     struct mpp_error prepare_error;
 };
@@ -37,6 +41,7 @@ struct mpp_local {
     int exit_code;
     struct mpp_feed *feed;
     struct mpp_progress *progress; /* rank 0 */
+    unsigned saves_seen;           /* rank 0: saves asked for by SIGUSR1, of which it knows */
     int save_lock;                 /* rank 0: descriptor that keeps other trainers out of --save; 0: none */
     char *kept_state;              /* parameters and optimiser state while gradients are dumped */
     char unfinished[4096];         /* rank 0: file or folder being written, removed where the job fails; or "" */

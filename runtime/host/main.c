@@ -8,33 +8,30 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "checkpoint.h"
-#include "data.h"
 #include "job.h"
 #include "mpp_rt.h"
 #include "options.h"
+#include "signals.h"
+#include "start.h"
+#include "threads.h"
 #include "trainer.h"
 #include "transport.h"
 
-/* Address space of a rank beside its arena: OpenBLAS takes 128 MB a thread, malloc 64 MB. */
-#define RANK_SPACE_BYTES ((int64_t)200 << 20)
-
-/* Present where the BLAS is OpenBLAS. */
-extern void openblas_set_num_threads(int n) __attribute__((weak));
+/* Address space of a rank's thread beside its arena: OpenBLAS takes 128 MB, malloc 64 MB. */
+#define THREAD_SPACE_BYTES ((int64_t)200 << 20)
 
 static const char *first_env(const char *a, const char *b)
 {
     return getenv(a) != NULL ? getenv(a) : getenv(b);
 }
 
-/* Devices are the unit of parallelism; only a device that is alone may use all cores. */
-static void limit_blas_threads(int local_ranks)
+/* Ranks on this machine. */
+static int ranks_here(const struct mpp_program *program, bool mpi)
 {
-    const char *beside = first_env("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"); /* Open MPI, MPICH */
-    if (beside == NULL)
-        beside = getenv("SLURM_STEP_TASKS_PER_NODE");
-    if (openblas_set_num_threads != NULL && (local_ranks > 1 || (beside != NULL && atoi(beside) > 1)))
-        openblas_set_num_threads(1);
+    const char *size = first_env("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"); /* Open MPI, MPICH */
+    if (size == NULL)
+        size = getenv("SLURM_STEP_TASKS_PER_NODE");
+    return !mpi ? mpp_mesh_ranks(program) : size != NULL && atoi(size) > 0 ? atoi(size) : 1;
 }
 
 static bool space_is_limited(void)
@@ -43,12 +40,20 @@ static bool space_is_limited(void)
     return getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY;
 }
 
+/* How many threads each rank gets, where the command line does not say; one where address space is scarce. */
+static int choose_threads(const struct mpp_program *program, const struct mpp_options *o, bool mpi)
+{
+    if (o->threads > 0)
+        return (int)o->threads;
+    return space_is_limited() ? 1 : mpp_threads_share(ranks_here(program, mpi), mpi);
+}
+
 /* Under `ulimit -v` OpenBLAS would ask for its buffers again and again, forever: ask once, before it does. */
-static int check_space(const struct mpp_program *program, int local_ranks, struct mpp_error *error)
+static int check_space(const struct mpp_program *program, int local_ranks, int64_t threads, struct mpp_error *error)
 {
     if (!space_is_limited())
         return MPP_EXIT_OK;
-    size_t bytes = (size_t)local_ranks * (size_t)(program->arena_bytes + RANK_SPACE_BYTES);
+    size_t bytes = (size_t)local_ranks * (size_t)(program->arena_bytes + threads * THREAD_SPACE_BYTES);
     void *room = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "%d device%s take about %zu MB of address space, more than "
@@ -126,27 +131,6 @@ static int run_process(struct mpp_job *job, int rank)
 }
 #endif
 
-/* Where to continue from, and what data there is: the same in every process. */
-static int prepare(struct mpp_job *job, const struct mpp_options *o, struct mpp_checkpoint *from, bool *note_out,
-                   struct mpp_error *error)
-{
-    job->seed = o->seed;
-    *note_out = false;
-    if (o->resume != NULL) {
-        int code = mpp_checkpoint_find(o->resume, from, error);
-        if (code != MPP_EXIT_OK)
-            return code;
-        if (o->seed_given && o->seed != from->seed)
-            return mpp_error_set(error, MPP_EXIT_INPUT, "%s was trained with seed %llu; --seed %llu would not continue it",
-                                 from->path, (unsigned long long)from->seed, (unsigned long long)o->seed);
-        job->resume = from->path;
-        job->first_step = from->step;
-        job->seed = from->seed;
-        *note_out = from->batch > 0 && from->batch != job->program->batch;
-    }
-    return mpp_data_open(o->data, job->program, job->seed, &job->data, error);
-}
-
 /* Started by mpirun or srun (Open MPI's, PMI's or PMIx's variables): this process is one rank of many.
  * *FIRST_OUT: it is the one that speaks before the ranks know each other. */
 static bool under_mpi(bool *first_out)
@@ -165,7 +149,6 @@ static int run_job(struct mpp_job *job, bool mpi, struct mpp_error *error)
     if (mpi) {
         int rank;
         job->local_ranks = 1;
-        limit_blas_threads(1);
         job->transport = mpp_transport_mpi_new(job->program, &rank, error);
         if (job->transport == NULL)
             return error->code;
@@ -182,7 +165,6 @@ static int run_job(struct mpp_job *job, bool mpi, struct mpp_error *error)
                              "install MPI and build again, or start it alone", size);
 #endif
     job->local_ranks = mpp_mesh_ranks(job->program);
-    limit_blas_threads(job->local_ranks);
     job->transport = mpp_transport_threads_new(job->program, error);
     if (job->transport == NULL)
         return MPP_EXIT_SYSTEM;
@@ -215,36 +197,44 @@ static void set_signals(bool first)
     signal(SIGXFSZ, SIG_IGN); /* a file past the limit is an error of write */
 }
 
+/* The whole run. The job's prepare_code is that of the options. */
+static int run_all(struct mpp_job *job, bool mpi, bool first, struct mpp_error *error)
+{
+    int code = job->prepare_code;
+    if (code == MPP_EXIT_OK) /* before there are threads */
+        code = mpp_signals_start(job->options->save != NULL, first, &job->signals, error);
+    if (code == MPP_EXIT_OK)
+        code = check_space(job->program, mpi ? 1 : mpp_mesh_ranks(job->program),
+                           choose_threads(job->program, job->options, mpi), error);
+    if (code == MPP_EXIT_OK)
+        code = mpp_start_prepare(job, first, error);
+    if (code == MPP_EXIT_OK || mpi) { /* the ranks agree on a failure first: none may end before it is told */
+        job->prepare_code = code;
+        job->prepare_error = *error;
+        error->text[0] = '\0';
+        code = run_job(job, mpi, error);
+    }
+    mpp_signals_stop(job->signals);
+    mpp_start_clean(job);
+    return code;
+}
+
 int mpp_main(int argc, char **argv, const struct mpp_program *program)
 {
     struct mpp_error error = {0};
     struct mpp_options options = {0};
     struct mpp_job job = {.program = program, .options = &options};
-    struct mpp_checkpoint *from = calloc(1, sizeof *from);
-    bool first, note = false, mpi = under_mpi(&first);
-    int code = from != NULL ? MPP_EXIT_OK : mpp_error_set(&error, MPP_EXIT_SYSTEM, "out of memory");
-    if (code == MPP_EXIT_OK)
-        code = mpp_options_parse(argc, argv, program, &options, &error);
+    bool first, mpi = under_mpi(&first);
+    int code = mpp_options_parse(argc, argv, program, &options, &error);
     if (code == MPP_EXIT_OK && options.help) {
         if (first)
             mpp_options_usage(stdout, argv[0], program);
-        free(from);
         return MPP_EXIT_OK;
     }
     set_signals(first);
-    if (code == MPP_EXIT_OK)
-        code = check_space(program, mpi ? 1 : mpp_mesh_ranks(program), &error);
-    if (code == MPP_EXIT_OK) {
-        code = prepare(&job, &options, from, &note, &error);
-        if (note && first)
-            fprintf(stderr, "note: %s was trained on %lld samples a step, this plan takes %lld: the samples differ\n",
-                    from->path, (long long)from->batch, (long long)program->batch);
-    }
-    if (code == MPP_EXIT_OK || mpi) { /* the ranks agree on a failure first: none may end before it is told */
+    if (code == MPP_EXIT_OK || mpi) {
         job.prepare_code = code;
-        job.prepare_error = error;
-        error.text[0] = '\0';
-        code = run_job(&job, mpi, &error);
+        code = run_all(&job, mpi, first, &error);
     }
     if (code != MPP_EXIT_OK && error.text[0] != '\0') {
         if (first)
@@ -252,8 +242,6 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program)
         else
             usleep(500000); /* mpirun ends a job with its first process; let the message come out */
     }
-    mpp_data_close(job.data);
-    free(from);
     if (code != MPP_EXIT_OK && space_is_limited()) { /* OpenBLAS's threads may never end */
         fflush(NULL);
         _exit(code);

@@ -1,9 +1,11 @@
 /* progress.c - the progress line and the metrics file. */
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -53,7 +55,9 @@ static long kept_length(FILE *file, int64_t last_step)
 
 static FILE *open_metrics(const char *path, bool append, int64_t first)
 {
-    FILE *file = append ? fopen(path, "r+e") : NULL;
+    struct stat st;
+    bool plain = stat(path, &st) == 0 && S_ISREG(st.st_mode); /* a pipe or device holds no earlier lines */
+    FILE *file = append && plain ? fopen(path, "r+e") : NULL;
     if (file == NULL)
         return fopen(path, "we");
     long length = kept_length(file, first);
@@ -126,6 +130,26 @@ int mpp_progress_step(struct mpp_progress *progress, const struct mpp_step_repor
     if (fflush(p->metrics) != 0 || ferror(p->metrics))
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "%s: %s", p->path, strerror(errno));
     return MPP_EXIT_OK;
+}
+
+void mpp_progress_say(struct mpp_progress *progress, const char *fmt, ...)
+{
+    va_list args;
+    if (progress->on_line)
+        putchar('\n');
+    progress->on_line = false;
+    va_start(args, fmt);
+    vprintf(fmt, args);
+    va_end(args);
+    putchar('\n');
+    fflush(stdout);
+}
+
+int mpp_progress_flush(struct mpp_progress *progress, struct mpp_error *error)
+{
+    if (progress->metrics == NULL || fdatasync(fileno(progress->metrics)) == 0 || errno == EINVAL || errno == EROFS)
+        return MPP_EXIT_OK;
+    return mpp_error_set(error, MPP_EXIT_SYSTEM, "%s: %s", progress->path, strerror(errno));
 }
 
 void mpp_progress_close(struct mpp_progress *progress)

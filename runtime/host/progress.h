@@ -31,6 +31,10 @@ int mpp_progress_open(const char *metrics, bool append, bool rewrite, int64_t fi
 /* Fails where the metrics cannot be written. */
 int mpp_progress_step(struct mpp_progress *progress, const struct mpp_step_report *report, struct mpp_error *error)
     MPP_RT_CHECKED;
+/* A line of its own on stdout. */
+void mpp_progress_say(struct mpp_progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The metrics so far survive a power cut. */
+int mpp_progress_flush(struct mpp_progress *progress, struct mpp_error *error) MPP_RT_CHECKED;
 void mpp_progress_close(struct mpp_progress *progress);
 
 /* Seconds of a clock that only goes forward. */

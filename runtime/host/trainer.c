@@ -12,7 +12,11 @@
 #include "init.h"
 #include "options.h"
 #include "progress.h"
+#include "signals.h"
+#include "start.h"
+#include "state.h"
 #include "tensors.h"
+#include "threads.h"
 #include "trainer.h"
 #include "transport.h"
 
@@ -56,6 +60,9 @@ static void make_arena(struct mpp_rank *r)
         code = mpp_error_set(&error, MPP_EXIT_SYSTEM, "rank %d: out of memory", r->rank);
     mpp_agree(r, code, &error);
     r->workspace = r->arena + p->workspace_offset;
+    if (!mpp_threads_begin(r, (int)local_of(r)->job->options->threads))
+        code = mpp_error_set(&error, MPP_EXIT_SYSTEM, "rank %d: no memory for its threads", r->rank);
+    mpp_agree(r, code, &error);
 }
 
 static void make_parameters(struct mpp_rank *r)
@@ -89,22 +96,49 @@ static void announce(const struct mpp_rank *r)
                  p->axis_name[a] != NULL ? p->axis_name[a] : "", p->axis_size[a]);
     }
     mpp_bytes_print(p->arena_bytes, arena, sizeof arena);
-    printf("%s: %d device%s%s over %s, arena %lld bytes (%s) each, batch %lld in %d micro-batch%s\n", p->model,
-           r->n_ranks, r->n_ranks == 1 ? "" : "s", mesh, r->transport->ops->name, (long long)p->arena_bytes, arena,
+    printf("%s: %d device%s%s x %d thread%s over %s, arena %lld bytes (%s) each, batch %lld in %d micro-batch%s\n", p->model,
+           r->n_ranks, r->n_ranks == 1 ? "" : "s", mesh, r->n_threads, r->n_threads == 1 ? "" : "s", r->transport->ops->name, (long long)p->arena_bytes, arena,
            (long long)p->batch, p->micro_batches, p->micro_batches == 1 ? "" : "es");
     fflush(stdout);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------- */
 
-static void begin_step(struct mpp_rank *r, int64_t step)
+/* What is asked of the run between two steps: 0 nothing, 1 a checkpoint, 1 + n to stop by signal n. */
+enum { ASKED_SAVE = 1 };
+
+static int asked_here(struct mpp_rank *r)
+{
+    struct mpp_local *local = local_of(r);
+    const struct mpp_signals *signals = local->job->signals;
+    int stop = signals != NULL ? mpp_signals_wanted(signals) : 0;
+    if (stop != 0)
+        return ASKED_SAVE + stop;
+    if (signals == NULL || r->rank != 0) /* processes hear a signal at different steps: rank 0's counts */
+        return 0;
+    unsigned saves = mpp_signals_saves(signals);
+    bool more = saves != local->saves_seen;
+    local->saves_seen = saves;
+    return more ? ASKED_SAVE : 0;
+}
+
+/* Waits for the inputs of step STEP. All ranks return what any was asked. */
+static int begin_step(struct mpp_rank *r, int64_t step)
+{
+    struct mpp_error error;
+    int code = mpp_feed_wait(local_of(r)->feed, step - 1, &error);
+    float told[2] = {(float)code, (float)asked_here(r)};
+    r->transport->ops->all_reduce(r, (1u << r->n_axes) - 1, told, 2, true);
+    if (told[1] <= ASKED_SAVE && told[0] > 0)
+        mpp_agree(r, code, &error); /* several ranks may meet the same bad sample: one speaks */
+    return (int)told[1];
+}
+
+static void set_step(struct mpp_rank *r, int64_t step)
 {
     const struct mpp_job *job = local_of(r)->job;
-    struct mpp_error error;
     r->step = step;
     r->hyper.lr = mpp_trainer_lr(r->program, job->options->lr, job->options->steps, step);
-    int code = mpp_feed_wait(local_of(r)->feed, step - 1, &error);
-    mpp_agree(r, code, &error); /* several ranks may meet the same bad sample: one speaks */
 }
 
 /* Prologue, then forward and backward, of all micro-batches. */
@@ -163,7 +197,8 @@ static void dump_gradients(struct mpp_rank *r, int64_t step)
         (void)mpp_error_set(&error, MPP_EXIT_INPUT, "--dump-grads: this plan keeps no gradients");
         mpp_agree(r, MPP_EXIT_INPUT, &error);
     }
-    begin_step(r, step);
+    (void)begin_step(r, step);
+    set_step(r, step);
     char **state = &local_of(r)->kept_state; /* running statistics are parameters, and forward changes them */
     mpp_agree(r, keep_state(r, state, false, &error), &error);
     run_passes(r);
@@ -200,6 +235,35 @@ static void report_step(struct mpp_rank *r, double begun_s)
         mpp_fail(r, code, "%s", error.text);
 }
 
+static void save(struct mpp_rank *r)
+{
+    struct mpp_error error;
+    int code = r->rank == 0 ? mpp_progress_flush(local_of(r)->progress, &error) : MPP_EXIT_OK;
+    if (code != MPP_EXIT_OK)
+        mpp_fail(r, code, "%s", error.text);
+    mpp_checkpoint_save(r, local_of(r)->job->options->save);
+}
+
+/* Between two steps: does what was ASKED. */
+static void answer(struct mpp_rank *r, int asked, bool saved)
+{
+    struct mpp_local *local = local_of(r);
+    const struct mpp_options *o = local->job->options;
+    char where[MPP_PATH_BYTES + 64] = "; nothing is new since it was resumed";
+    if (r->step == 0)
+        (void)snprintf(where, sizeof where, "; there is nothing to save");
+    if (r->step > local->job->first_step) {
+        if (!saved)
+            save(r);
+        (void)snprintf(where, sizeof where, "; saved %s/step-%lld", o->save, (long long)r->step);
+    }
+    if (asked > ASKED_SAVE)
+        local->exit_code = 128 + asked - ASKED_SAVE; /* as a shell reports a process that the signal ended */
+    if (r->rank == 0)
+        mpp_progress_say(local->progress, "%s %s after step %lld%s", asked > ASKED_SAVE ? "stopped by" : "asked by",
+                         asked > ASKED_SAVE ? mpp_signals_name(asked - ASKED_SAVE) : "SIGUSR1", (long long)r->step, where);
+}
+
 static void train(struct mpp_rank *r)
 {
     const struct mpp_job *job = local_of(r)->job;
@@ -208,21 +272,31 @@ static void train(struct mpp_rank *r)
     if (o->dump_grads != NULL)
         dump_gradients(r, job->first_step + 1);
     r->step = job->first_step;
+    if (job->signals != NULL)
+        mpp_signals_begin(job->signals);
     for (int64_t step = job->first_step + 1; step <= o->steps; step++) {
         double begun_s = mpp_clock_s();
-        begin_step(r, step);
+        int asked = begin_step(r, step);
+        if (asked != 0) {
+            answer(r, asked, saved == r->step);
+            saved = r->step;
+            if (asked > ASKED_SAVE)
+                return;
+            begun_s = mpp_clock_s();
+        }
+        set_step(r, step);
         run_passes(r);
         mpp_feed_release(local_of(r)->feed);
         r->program->update(r);
         if (r->rank == 0)
             report_step(r, begun_s);
         if (o->save != NULL && every > 0 && step % every == 0) {
-            mpp_checkpoint_save(r, o->save, o->data);
+            save(r);
             saved = step;
         }
     }
     if (o->save != NULL && saved != r->step)
-        mpp_checkpoint_save(r, o->save, o->data);
+        save(r);
 }
 
 static void conclude(const struct mpp_rank *r)
@@ -249,7 +323,7 @@ static int open_outputs(struct mpp_rank *r, struct mpp_error *error)
         code = mpp_checkpoint_claim(o->save, &local->save_lock, error);
     if (code != MPP_EXIT_OK)
         return code;
-    int64_t later = o->save != NULL ? mpp_checkpoint_newest(o->save) : -1;
+    int64_t later = o->save != NULL ? mpp_checkpoint_newest(o->save, INT64_MAX) : -1;
     if (later > job->first_step)
         fprintf(stderr, "note: %s holds step-%lld of an earlier run, which --resume %s would take\n", o->save,
                 (long long)later, o->save);
@@ -267,6 +341,7 @@ static void run(struct mpp_rank *r)
     int64_t last = job->options->steps;
     int code = MPP_EXIT_OK;
     mpp_agree(r, job->prepare_code, &job->prepare_error);
+    mpp_start_agree(r);
     make_arena(r);
     if (r->rank == 0)
         announce(r);
@@ -310,6 +385,7 @@ void mpp_trainer_clean(struct mpp_rank *r)
     local->feed = NULL;
     local->progress = NULL;
     local->save_lock = 0;
+    mpp_threads_end(r);
     free(r->arena);
     free(r->plan);
     r->arena = NULL;
