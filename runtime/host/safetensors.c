@@ -217,7 +217,8 @@ static int by_offset(const void *a, const void *b)
 /* The tensors tile the buffer: no hole, no overlap, nothing behind. */
 static int check_tiling(struct shard *s, int64_t buffer_bytes, struct mpp_error *error)
 {
-    qsort(s->weights, (size_t)s->n, sizeof *s->weights, by_offset);
+    if (s->n > 0)
+        qsort(s->weights, (size_t)s->n, sizeof *s->weights, by_offset);
     int64_t at = 0;
     for (int i = 0; i < s->n; i++) {
         if (s->weights[i].begin != at)
