@@ -6,12 +6,14 @@
 
 #include "codegen/embed.h"
 #include "codegen/emit_internal.h"
+#include "ir/outfile.h"
 
 const char *mpp_emit_makefile(struct mpp_emit *e)
 {
     (void)e;
     return "# make            builds ./trainer for this machine; it needs a C compiler, a BLAS (OpenBLAS) and jansson\n"
            "# make MPI=0      leaves MPI out; it is compiled in where mpicc is found\n"
+           "# make OPENMP=    one thread per device; compiled in where the compiler has it\n"
            "# make RUNTIME_BUILD=DIR     shares the compiled runtime between plans\n"
            "# make CC=clang CFLAGS=-O2   and so on\n"
            "BACKEND ?= host\n"
@@ -19,6 +21,10 @@ const char *mpp_emit_makefile(struct mpp_emit *e)
            "CFLAGS  ?= -O3 -march=native\n"
            "RUNTIME_BUILD ?= build\n"
            "PKG_CONFIG ?= pkg-config\n"
+           "ifeq ($(origin OPENMP),undefined)\n"
+           "OPENMP := $(shell printf '\\043include <omp.h>\\nint main(void){return omp_get_max_threads()<1;}\\n' | \\\n"
+           "                  $(CC) -fopenmp -x c - -o /dev/null 2>/dev/null && echo -fopenmp)\n"
+           "endif\n"
            "BLAS_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags openblas 2>/dev/null)\n"
            "BLAS_LIBS   ?= $(shell $(PKG_CONFIG) --libs openblas 2>/dev/null || \\\n"
            "                 (for l in -lopenblas '-lcblas -lblas'; do \\\n"
@@ -36,7 +42,7 @@ const char *mpp_emit_makefile(struct mpp_emit *e)
            "LINK = $(CC)\n"
            "endif\n"
            "\n"
-           "FLAGS = -std=c17 -D_GNU_SOURCE -fno-math-errno -fopenmp-simd -I. -Iruntime $(MPI_FLAGS)\n"
+           "FLAGS = -std=c17 -D_GNU_SOURCE -fno-math-errno $(or $(OPENMP),-fopenmp-simd) -I. -Iruntime $(MPI_FLAGS)\n"
            "STRICT = -Wall -Wextra -Werror\n"
            "PLAN_SOURCES = stage0.c plan.c kernels.c\n"
            "RUNTIME_SOURCES = $(wildcard runtime/host/*.c)\n"
@@ -47,7 +53,7 @@ const char *mpp_emit_makefile(struct mpp_emit *e)
            "endif\n"
            "\n"
            "trainer: $(OBJECTS)\n"
-           "\t$(LINK) $(CFLAGS) $(LDFLAGS) -o $@ $(OBJECTS) $(BLAS_LIBS) $(JANSSON_LIBS) -lpthread -lm\n"
+           "\t$(LINK) $(CFLAGS) $(OPENMP) $(LDFLAGS) -o $@ $(OBJECTS) $(BLAS_LIBS) $(JANSSON_LIBS) -lpthread -lm\n"
            "\n"
            "# What objects were built with; they are built again when it changes.\n"
            "BUILT_WITH = $(CC) $(LINK) $(CFLAGS) $(FLAGS) $(BLAS_CFLAGS) $(JANSSON_CFLAGS)\n"
@@ -74,16 +80,12 @@ enum mpp_status mpp_emit_write(struct mpp_diag *diag, struct mpp_arena *arena, c
                                const char *text, size_t size)
 {
     const char *path = mpp_arena_printf(arena, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    bool bad = !f || fwrite(text, 1, size, f) != size;
-    int why = errno;
-    if (f && fclose(f) != 0 && !bad) {
-        why = errno;
-        bad = true;
-    }
-    if (!bad)
+    struct mpp_outfile *f = mpp_outfile_create(arena, path);
+    if (f)
+        fwrite(text, 1, size, mpp_outfile_stream(f));
+    if (f && mpp_outfile_close(f))
         return MPP_OK;
-    mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(why));
+    mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
     return MPP_IO;
 }
 

@@ -4,9 +4,11 @@
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ir/op.h"
+#include "ir/outfile.h"
 #include "planner/derive.h"
 #include "planner/stage.h"
 
@@ -60,6 +62,45 @@ const char *mpp_json_phase(enum mpp_phase phase)
     return names[phase];
 }
 
+/* ---- values that are surely there ---- */
+
+static void release(void *json)
+{
+    json_decref(json);
+}
+
+/* JSON itself, which lives until ARENA is freed besides whatever it is put into; NULL is memory that is out. */
+static json_t *own(struct mpp_arena *arena, json_t *json)
+{
+    if (!json)
+        mpp_arena_fail(arena, 0);
+    mpp_arena_defer(arena, release, json);
+    return json;
+}
+
+/* OBJECT[KEY] = VALUE, which is taken over. */
+static void put(struct mpp_arena *arena, json_t *object, const char *key, json_t *value)
+{
+    if (json_object_set_new(object, key, value) != 0)
+        mpp_arena_fail(arena, 0);
+}
+
+static void append(struct mpp_arena *arena, json_t *array, json_t *value)
+{
+    if (json_array_append_new(array, value) != 0)
+        mpp_arena_fail(arena, 0);
+}
+
+/* JSON as text in ARENA. */
+static const char *text_of(struct mpp_arena *arena, const json_t *json, size_t flags)
+{
+    char *text = json_dumps(json, JSON_ENCODE_ANY | flags);
+    if (!text)
+        mpp_arena_fail(arena, 0);
+    mpp_arena_defer(arena, free, text);
+    return text;
+}
+
 /* ---- records ---- */
 
 /* Records of one section: those equal but for their layer are one. */
@@ -80,10 +121,9 @@ static void records_begin(struct records *r, struct mpp_arena *arena)
 /* Take RECORD, of layer INDEX (-1: of none). */
 static void records_add(struct records *r, json_t *record, int index)
 {
-    char *text = json_dumps(record, JSON_COMPACT);
+    const char *text = text_of(r->arena, record, JSON_COMPACT);
     bool is_new;
-    int id = mpp_memo_add(r->memo, text ? text : "", text ? strlen(text) + 1 : 1, &is_new);
-    free(text);
+    int id = mpp_memo_add(r->memo, text, strlen(text) + 1, &is_new);
     if (is_new) {
         size_t need = (size_t)id + 1;
         r->record = mpp_arena_grow(r->arena, r->record, &r->cap_record, need, sizeof(*r->record));
@@ -93,8 +133,6 @@ static void records_add(struct records *r, json_t *record, int index)
         r->layers[id] = NULL;
         r->n_layers[id] = 0;
         r->n = id + 1;
-    } else {
-        json_decref(record);
     }
     int n = r->n_layers[id];
     if ((n & (n - 1)) == 0) {     /* room for twice as many */
@@ -129,7 +167,7 @@ static const char *layers_text(struct mpp_arena *arena, int *layer, int n, int *
     return text;
 }
 
-/* Write the section KEY, one record per line, each with its layers; frees the records. With COUNTED also the number of
+/* Write the section KEY, one record per line, each with its layers. With COUNTED also the number of
  * times the record stands ("times"), and its count per step over all of them ("per_step"). */
 static void records_write(struct records *r, FILE *f, const char *key, bool counted, const char *end)
 {
@@ -137,16 +175,14 @@ static void records_write(struct records *r, FILE *f, const char *key, bool coun
     for (int i = 0; i < r->n; i++) {
         int n_layers = 0;
         if (r->layers[i][0] >= 0)
-            json_object_set_new(r->record[i], "layers",
-                                json_string(layers_text(r->arena, r->layers[i], r->n_layers[i], &n_layers)));
+            put(r->arena, r->record[i], "layers",
+                json_string(layers_text(r->arena, r->layers[i], r->n_layers[i], &n_layers)));
         if (counted) {
             json_int_t count = json_integer_value(json_object_get(r->record[i], "count"));
-            json_object_set_new(r->record[i], "times", json_integer(r->n_layers[i]));
-            json_object_set_new(r->record[i], "per_step", json_integer(count * r->n_layers[i]));
+            put(r->arena, r->record[i], "times", json_integer(r->n_layers[i]));
+            put(r->arena, r->record[i], "per_step", json_integer(count * r->n_layers[i]));
         }
-        fprintf(f, "%s\n    ", i ? "," : "");
-        json_dumpf(r->record[i], f, 0);
-        json_decref(r->record[i]);
+        fprintf(f, "%s\n    %s", i ? "," : "", text_of(r->arena, r->record[i], 0));
     }
     fprintf(f, "%s]%s\n", r->n ? "\n   " : "", end);
 }
@@ -171,22 +207,22 @@ static const char *shared_name(const struct writer *w, const char *name, int rep
 
 static json_t *split_json(const struct writer *w, const struct mpp_rule *rule, struct mpp_split split)
 {
-    json_t *o = json_object();
+    json_t *o = own(w->arena, json_object());
     for (int a = 0; a < w->stage->mesh.n_axes; a++) {
         int f = split.axis[a];
         if (f != MPP_WHOLE)
-            json_object_set_new(o, w->stage->mesh.name[a],
-                                json_string(f == MPP_PARTIAL ? "partial" : mpp_json_factor(w->arena, rule, f)));
+            put(w->arena, o, w->stage->mesh.name[a],
+                json_string(f == MPP_PARTIAL ? "partial" : mpp_json_factor(w->arena, rule, f)));
     }
     return o;
 }
 
 static json_t *rest_json(const struct writer *w, const struct mpp_gtensor *t, struct mpp_sharding s)
 {
-    json_t *o = json_object();
+    json_t *o = own(w->arena, json_object());
     for (int a = 0; a < w->stage->mesh.n_axes; a++)
         if (s.axis[a] >= 0)
-            json_object_set_new(o, w->stage->mesh.name[a], json_string(mpp_json_dim(w->arena, t, s.axis[a])));
+            put(w->arena, o, w->stage->mesh.name[a], json_string(mpp_json_dim(w->arena, t, s.axis[a])));
     return o;
 }
 
@@ -209,31 +245,31 @@ static void write_ops(const struct writer *w)
         const struct mpp_group *group = &w->g->groups[i];
         const struct mpp_gop *op = &w->g->ops[group->ops[0]];
         int layer, unused;
-        json_t *o = json_object(), *in = json_array(), *out = json_array();
-        json_object_set_new(o, "op", json_string(shared_name(w, op->name, op->repeat, op->index, &layer)));
-        json_object_set_new(o, "phase", json_string(mpp_json_phase(group->phase)));
-        json_object_set_new(o, "kind", json_string(mpp_op_info(op->kind)->name));
-        json_object_set_new(o, "class", json_string(class_name(op)));
+        json_t *o = own(w->arena, json_object()), *in = own(w->arena, json_array()), *out = own(w->arena, json_array());
+        put(w->arena, o, "op", json_string(shared_name(w, op->name, op->repeat, op->index, &layer)));
+        put(w->arena, o, "phase", json_string(mpp_json_phase(group->phase)));
+        put(w->arena, o, "kind", json_string(mpp_op_info(op->kind)->name));
+        put(w->arena, o, "class", json_string(class_name(op)));
         if (group->n_ops > 1) {
-            json_t *fused = json_array();
+            json_t *fused = own(w->arena, json_array());
             for (int k = 1; k < group->n_ops; k++) {
                 const struct mpp_gop *x = &w->g->ops[group->ops[k]];
-                json_array_append_new(fused, json_string(shared_name(w, x->name, x->repeat, x->index, &unused)));
+                append(w->arena, fused, json_string(shared_name(w, x->name, x->repeat, x->index, &unused)));
             }
-            json_object_set_new(o, "fused", fused);
+            put(w->arena, o, "fused", json_incref(fused));
         }
-        json_object_set_new(o, "split", split_json(w, group->rule, w->stage->split[i]));
+        put(w->arena, o, "split", json_incref(split_json(w, group->rule, w->stage->split[i])));
         if (group->n_in > 16) {   /* the sum over all parameters' squares: its operands are alike */
-            json_array_append_new(in, sharding_text(w, group->in[0], mpp_split_operand(group->rule, w->stage->split[i], 0)));
+            append(w->arena, in, sharding_text(w, group->in[0], mpp_split_operand(group->rule, w->stage->split[i], 0)));
         } else {
             for (int k = 0; k < group->n_in; k++)
-                json_array_append_new(in, sharding_text(w, group->in[k], mpp_split_operand(group->rule, w->stage->split[i], k)));
+                append(w->arena, in, sharding_text(w, group->in[k], mpp_split_operand(group->rule, w->stage->split[i], k)));
         }
         for (int k = 0; k < group->n_out; k++)
-            json_array_append_new(out, sharding_text(w, group->out[k],
-                                                     mpp_split_operand(group->rule, w->stage->split[i], group->n_in + k)));
-        json_object_set_new(o, "in", in);
-        json_object_set_new(o, "out", out);
+            append(w->arena, out, sharding_text(w, group->out[k],
+                                                mpp_split_operand(group->rule, w->stage->split[i], group->n_in + k)));
+        put(w->arena, o, "in", json_incref(in));
+        put(w->arena, o, "out", json_incref(out));
         records_add(&r, o, layer);
     }
     records_write(&r, w->f, "ops", false, ",");
@@ -273,17 +309,17 @@ static void write_tensors(const struct writer *w, enum mpp_role role, const char
         int layer;
         if (x->role != role)
             continue;
-        json_t *o = json_object();
-        json_object_set_new(o, "name", json_string(shared_name(w, x->name, x->repeat, x->index, &layer)));
-        json_object_set_new(o, "rest", rest_json(w, x, w->stage->resting[t]));
-        json_object_set_new(o, "resting", sharding_text(w, t, w->stage->resting[t]));
+        json_t *o = own(w->arena, json_object());
+        put(w->arena, o, "name", json_string(shared_name(w, x->name, x->repeat, x->index, &layer)));
+        put(w->arena, o, "rest", json_incref(rest_json(w, x, w->stage->resting[t])));
+        put(w->arena, o, "resting", sharding_text(w, t, w->stage->resting[t]));
         if (role == MPP_ROLE_PARAM) {
             mpp_id grad = x->info ? x->info->gradient : -1;
-            json_object_set_new(o, "kept", json_boolean(w->stage->kept[t]));
+            put(w->arena, o, "kept", json_boolean(w->stage->kept[t]));
             if (grad >= 0 && known[grad])
-                json_object_set_new(o, "gradient", sharding_text(w, grad, lies[grad]));
+                put(w->arena, o, "gradient", sharding_text(w, grad, lies[grad]));
             if (state[t] >= 0 && known[state[t]])
-                json_object_set_new(o, "state", sharding_text(w, state[t], lies[state[t]]));
+                put(w->arena, o, "state", sharding_text(w, state[t], lies[state[t]]));
         }
         records_add(&r, o, layer);
     }
@@ -297,19 +333,19 @@ static void write_collectives(const struct writer *w)
     for (int i = 0; i < w->stage->n_collectives; i++) {
         const struct mpp_comm *c = &w->stage->collectives[i];
         int layer;
-        json_t *o = json_object(), *axes = json_array();
+        json_t *o = own(w->arena, json_object()), *axes = own(w->arena, json_array());
         for (int a = 0; a < w->stage->mesh.n_axes; a++)
             if (c->mask >> a & 1)
-                json_array_append_new(axes, json_string(w->stage->mesh.name[a]));
-        json_object_set_new(o, "kind", json_string(c->kind));
-        json_object_set_new(o, "axes", axes);
-        json_object_set_new(o, "phase", json_string(mpp_json_phase(c->phase)));
-        json_object_set_new(o, "of", json_string(shared_name(w, c->tensor, c->repeat, c->index, &layer)));
-        json_object_set_new(o, "role", json_string(c->role));
-        json_object_set_new(o, "bytes", json_integer(c->bytes));
-        json_object_set_new(o, "count", json_integer(c->count));
-        json_object_set_new(o, "cost_ps", json_integer(c->cost_ps));
-        json_object_set_new(o, "reason", json_string(c->reason));
+                append(w->arena, axes, json_string(w->stage->mesh.name[a]));
+        put(w->arena, o, "kind", json_string(c->kind));
+        put(w->arena, o, "axes", json_incref(axes));
+        put(w->arena, o, "phase", json_string(mpp_json_phase(c->phase)));
+        put(w->arena, o, "of", json_string(shared_name(w, c->tensor, c->repeat, c->index, &layer)));
+        put(w->arena, o, "role", json_string(c->role));
+        put(w->arena, o, "bytes", json_integer(c->bytes));
+        put(w->arena, o, "count", json_integer(c->count));
+        put(w->arena, o, "cost_ps", json_integer(c->cost_ps));
+        put(w->arena, o, "reason", json_string(c->reason));
         records_add(&r, o, layer >= 0 ? layer : c->index);
     }
     records_write(&r, w->f, "collectives", true, ",");
@@ -317,47 +353,42 @@ static void write_collectives(const struct writer *w)
 
 /* ---- the file ---- */
 
-static void write_text(FILE *f, const char *indent, const char *key, const char *value, const char *end)
+static void write_line(const struct writer *w, const char *key, const json_t *value, const char *end)
 {
-    json_t *s = json_string(value ? value : "");
-    fprintf(f, "%s\"%s\": ", indent, key);
-    json_dumpf(s, f, JSON_ENCODE_ANY);
-    fprintf(f, "%s\n", end);
-    json_decref(s);
+    fprintf(w->f, "%s: %s%s\n", key, text_of(w->arena, value, JSON_REAL_PRECISION(12)), end);
 }
 
-static void write_line(FILE *f, const char *key, json_t *value, const char *end)
+static void write_text(const struct writer *w, const char *key, const char *value, const char *end)
 {
-    fprintf(f, "%s: ", key);
-    json_dumpf(value, f, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
-    fprintf(f, "%s\n", end);
-    json_decref(value);
+    fprintf(w->f, " \"%s\": %s%s\n", key, text_of(w->arena, own(w->arena, json_string(value ? value : "")), 0), end);
 }
 
-static json_t *memory_json(const struct mpp_memory *m)
+static json_t *memory_json(struct mpp_arena *arena, const struct mpp_memory *m)
 {
-    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "parameters", (json_int_t)m->parameters, "gradients",
-                     (json_int_t)m->gradients, "optimizer", (json_int_t)m->optimizer, "activations",
-                     (json_int_t)m->activations, "inputs", (json_int_t)m->inputs, "workspace", (json_int_t)m->workspace,
-                     "arena_bytes", (json_int_t)m->arena_bytes, "live_bound_bytes", (json_int_t)m->live_bound_bytes);
+    return own(arena, json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "parameters", (json_int_t)m->parameters, "gradients",
+                                (json_int_t)m->gradients, "optimizer", (json_int_t)m->optimizer, "activations",
+                                (json_int_t)m->activations, "inputs", (json_int_t)m->inputs, "workspace",
+                                (json_int_t)m->workspace, "arena_bytes", (json_int_t)m->arena_bytes, "live_bound_bytes",
+                                (json_int_t)m->live_bound_bytes));
 }
 
-static json_t *solver_json(const struct mpp_solver_info *s)
+static json_t *solver_json(struct mpp_arena *arena, const struct mpp_solver_info *s)
 {
     static const char *const status[] = {"optimal", "feasible", "infeasible", "no answer"};
-    json_t *o = json_pack("{s:s,s:I,s:I,s:f,s:I}", "status", status[s->status], "objective_ps", (json_int_t)s->objective,
-                          "bound_ps", (json_int_t)s->bound, "gap", s->gap, "work", (json_int_t)s->work);
-    json_object_set_new(o, "nodes", json_integer(s->nodes_full));
-    json_object_set_new(o, "values", json_integer(s->values_full));
-    json_object_set_new(o, "choices", json_integer(s->choices_full));
-    json_object_set_new(o, "nodes_reduced", json_integer(s->nodes_reduced));
-    json_object_set_new(o, "values_reduced", json_integer(s->values_reduced));
-    json_object_set_new(o, "choices_reduced", json_integer(s->choices_reduced));
-    json_object_set_new(o, "glpk", json_string(s->glpk_status ? s->glpk_status : ""));
-    json_object_set_new(o, "glpk_rows", json_integer(s->glpk_rows));
-    json_object_set_new(o, "glpk_cols", json_integer(s->glpk_cols));
-    json_object_set_new(o, "peak_bytes", json_integer(s->peak_bytes));
-    json_object_set_new(o, "peak_time", json_integer(s->peak_time));
+    json_t *o = own(arena, json_pack("{s:s,s:I,s:I,s:f,s:I}", "status", status[s->status], "objective_ps",
+                                     (json_int_t)s->objective, "bound_ps", (json_int_t)s->bound, "gap", s->gap, "work",
+                                     (json_int_t)s->work));
+    put(arena, o, "nodes", json_integer(s->nodes_full));
+    put(arena, o, "values", json_integer(s->values_full));
+    put(arena, o, "choices", json_integer(s->choices_full));
+    put(arena, o, "nodes_reduced", json_integer(s->nodes_reduced));
+    put(arena, o, "values_reduced", json_integer(s->values_reduced));
+    put(arena, o, "choices_reduced", json_integer(s->choices_reduced));
+    put(arena, o, "glpk", json_string(s->glpk_status ? s->glpk_status : ""));
+    put(arena, o, "glpk_rows", json_integer(s->glpk_rows));
+    put(arena, o, "glpk_cols", json_integer(s->glpk_cols));
+    put(arena, o, "peak_bytes", json_integer(s->peak_bytes));
+    put(arena, o, "peak_time", json_integer(s->peak_time));
     return o;
 }
 
@@ -365,23 +396,23 @@ static void write_stage(const struct writer *w)
 {
     const struct mpp_stage *s = w->stage;
     const struct mpp_prediction *p = &s->predicted;
-    json_t *mesh = json_array(), *unsplit = json_array();
+    json_t *mesh = own(w->arena, json_array()), *unsplit = own(w->arena, json_array());
     for (int a = 0; a < s->mesh.n_axes; a++)
-        json_array_append_new(mesh, json_pack("{s:s,s:i}", "axis", s->mesh.name[a], "size", s->mesh.size[a]));
+        append(w->arena, mesh, json_pack("{s:s,s:i}", "axis", s->mesh.name[a], "size", s->mesh.size[a]));
     for (int i = 0; i < w->plan->n_unsplit; i++)
-        json_array_append_new(unsplit, json_string(w->g->ops[w->g->groups[w->plan->unsplit[i]].ops[0]].name));
+        append(w->arena, unsplit, json_string(w->g->ops[w->g->groups[w->plan->unsplit[i]].ops[0]].name));
     fprintf(w->f, "  {\"first_device\": %d, \"devices\": %d,\n", s->first_device, s->n_devices);
-    write_line(w->f, "   \"mesh\"", mesh, ",");
+    write_line(w, "   \"mesh\"", mesh, ",");
     write_ops(w);
     write_tensors(w, MPP_ROLE_PARAM, "parameters");
     write_tensors(w, MPP_ROLE_INPUT, "inputs");
     write_collectives(w);
-    write_line(w->f, "   \"unsplit\"", unsplit, ",");
-    write_line(w->f, "   \"memory\"", memory_json(&s->memory), ",");
-    write_line(w->f, "   \"predicted\"",
-               json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "step_s", p->step_s, "compute_s", p->compute_s, "activation_comm_s",
-                         p->activation_comm_s, "gradient_comm_s", p->gradient_comm_s, "parameter_comm_s",
-                         p->parameter_comm_s, "update_s", p->update_s), "}");
+    write_line(w, "   \"unsplit\"", unsplit, ",");
+    write_line(w, "   \"memory\"", memory_json(w->arena, &s->memory), ",");
+    write_line(w, "   \"predicted\"",
+               own(w->arena, json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "step_s", p->step_s, "compute_s", p->compute_s,
+                                       "activation_comm_s", p->activation_comm_s, "gradient_comm_s", p->gradient_comm_s,
+                                       "parameter_comm_s", p->parameter_comm_s, "update_s", p->update_s)), "}");
 }
 
 static void write_all(const struct writer *w)
@@ -389,17 +420,17 @@ static void write_all(const struct writer *w)
     const struct mpp_plan *p = w->plan;
     FILE *f = w->f;
     fprintf(f, "{\n");
-    write_text(f, " ", "plan_version", p->version, ",");
-    write_text(f, " ", "model", w->g->model ? w->g->model->name : "", ",");
-    write_text(f, " ", "preset", w->g->model ? w->g->model->preset : "", ",");
-    write_text(f, " ", "cluster", w->cluster->name, ",");
-    write_text(f, " ", "device", w->cluster->device.name, ",");
-    write_text(f, " ", "schedule", p->schedule, ",");
+    write_text(w, "plan_version", p->version, ",");
+    write_text(w, "model", w->g->model ? w->g->model->name : "", ",");
+    write_text(w, "preset", w->g->model ? w->g->model->preset : "", ",");
+    write_text(w, "cluster", w->cluster->name, ",");
+    write_text(w, "device", w->cluster->device.name, ",");
+    write_text(w, "schedule", p->schedule, ",");
     fprintf(f, " \"batch\": %lld,\n \"micro_batches\": %lld,\n", (long long)p->batch, (long long)p->micro_batches);
-    write_text(f, " ", "pins", p->pins, ",");
+    write_text(w, "pins", p->pins, ",");
     fprintf(f, " \"objective_ps\": %lld,\n \"bound_ps\": %lld,\n", (long long)p->objective_ps, (long long)p->bound_ps);
-    write_line(f, " \"gap\"", json_real(p->gap), ",");
-    write_line(f, " \"solver\"", solver_json(&p->solver), ",");
+    write_line(w, " \"gap\"", own(w->arena, json_real(p->gap)), ",");
+    write_line(w, " \"solver\"", solver_json(w->arena, &p->solver), ",");
     fprintf(f, " \"stages\": [\n");
     write_stage(w);
     fprintf(f, " ]\n}\n");
@@ -410,19 +441,17 @@ enum mpp_status mpp_plan_write_json(struct mpp_diag *diag, const struct mpp_grap
 {
     struct writer w = {.g = graph, .cluster = cluster, .plan = plan, .stage = &plan->stages[0]};
     int n_repeats;
-    w.f = fopen(path, "w");
-    if (!w.f) {
-        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
-        return MPP_IO;
-    }
     w.arena = mpp_arena_scratch(graph->arena);
-    w.repeat = mpp_json_repeats(w.arena, graph, &n_repeats);
-    write_all(&w);
-    mpp_arena_free(w.arena);
-    bool bad = ferror(w.f) != 0;
-    if (fclose(w.f) != 0 || bad) {
-        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
-        return MPP_IO;
+    struct mpp_outfile *file = mpp_outfile_create(w.arena, path);
+    bool done = false;
+    if (file) {
+        w.f = mpp_outfile_stream(file);
+        w.repeat = mpp_json_repeats(w.arena, graph, &n_repeats);
+        write_all(&w);
+        done = mpp_outfile_close(file);
     }
-    return MPP_OK;
+    if (!done)
+        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
+    mpp_arena_free(w.arena);
+    return done ? MPP_OK : MPP_IO;
 }

@@ -398,23 +398,34 @@ static enum mpp_status read_plan(struct reader *r, const json_t *root, struct mp
     return r->bad ? MPP_INVALID : MPP_OK;
 }
 
+static void release(void *json)
+{
+    json_decref(json);
+}
+
 enum mpp_status mpp_plan_read_json(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
                                    const struct mpp_cluster *cluster, const char *path, struct mpp_plan **out)
 {
     json_error_t error;
     struct reader r = {.arena = arena, .diag = diag, .g = graph, .path = path};
     *out = NULL;
+    struct mpp_arena *while_read = mpp_arena_scratch(arena);
     FILE *f = fopen(path, "rb");
     if (!f) {
         mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot read: %s", strerror(errno));
+        mpp_arena_free(while_read);
         return MPP_INVALID;
     }
     json_t *root = json_loadf(f, JSON_REJECT_DUPLICATES, &error);
     fclose(f);
+    if (!root && json_error_code(&error) == json_error_out_of_memory)
+        mpp_arena_fail(arena, 0);
     if (!root) {
         mpp_diag_error(diag, (struct mpp_loc){path, error.line > 0 ? error.line : 0}, "not JSON: %s", error.text);
+        mpp_arena_free(while_read);
         return MPP_INVALID;
     }
+    mpp_arena_defer(while_read, release, root);
     struct mpp_plan *plan = mpp_arena_array(arena, 1, struct mpp_plan);
     r.stage = mpp_arena_array(arena, 1, struct mpp_stage);
     r.stage->split = mpp_arena_array(arena, graph->n_groups, struct mpp_split);
@@ -425,7 +436,7 @@ enum mpp_status mpp_plan_read_json(struct mpp_arena *arena, struct mpp_diag *dia
     plan->n_stages = 1;
     plan->stages = r.stage;
     enum mpp_status st = read_plan(&r, root, graph, cluster, plan);
-    json_decref(root);
+    mpp_arena_free(while_read);
     if (st == MPP_OK)
         *out = plan;
     return st;

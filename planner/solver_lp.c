@@ -7,6 +7,7 @@
  * Nothing is built: costs, rows and memory are three walks over the problem, so that memory does not grow with the file. */
 #include <string.h>
 
+#include "ir/outfile.h"
 #include "planner/solver_internal.h"
 
 enum { BUFFER = 1 << 16, LINE_TERMS = 12 };
@@ -499,14 +500,16 @@ static void write_rows(struct lp *l)
 
 enum mpp_status mpp_solver_lp_write(const struct mpp_solver *s, bool reduced, const char *path, const char *title)
 {
-    FILE *f = fopen(path, "w");
-    if (!f)
-        return MPP_IO;
     struct mpp_arena *a = mpp_arena_scratch(s->arena);
+    struct mpp_outfile *file = mpp_outfile_create(a, path);
+    if (!file) {
+        mpp_arena_free(a);
+        return MPP_IO;
+    }
     struct lp *l = mpp_arena_array(a, 1, struct lp);
     int32_t n = s->choice_first[s->p->n_nodes];
     l->s = s;
-    l->f = f;
+    l->f = mpp_outfile_stream(file);
     l->reduced = reduced;
     l->n_alive = mpp_arena_array(a, s->p->n_nodes, int32_t);
     l->cost = mpp_arena_array(a, n, int64_t);
@@ -533,9 +536,9 @@ enum mpp_status mpp_solver_lp_write(const struct mpp_solver *s, bool reduced, co
             }
     put(l, "End\n");
     flush(l);
-    bool bad = ferror(f);
+    bool done = mpp_outfile_close(file);
     mpp_arena_free(a);
-    return fclose(f) != 0 || bad ? MPP_IO : MPP_OK;
+    return done ? MPP_OK : MPP_IO;
 }
 
 /* ---- what cannot be ----------------------------------------------------------------------- */
