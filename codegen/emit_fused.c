@@ -301,7 +301,7 @@ static bool mentions(const char *text, const char *word)
 static const char *parameters(struct fused *f)
 {
     struct mpp_text s = {.arena = f->e->arena};
-    if (f->n_dropouts)
+    if (f->n_dropouts || f->shared)
         mpp_text_add(&s, "const struct mpp_rank *r, ");
     for (int l = 0; l < f->n_loops; l++) {
         if (f->loop[l].size_used)
@@ -331,7 +331,7 @@ static const char *arguments(struct fused *f)
 {
     struct mpp_text s = {.arena = f->e->arena};
     struct mpp_emit *e = f->e;
-    if (f->n_dropouts)
+    if (f->n_dropouts || f->shared)
         mpp_text_add(&s, "r, ");
     for (int l = 0; l < f->n_loops; l++) {
         if (f->loop[l].size_used)
@@ -423,10 +423,11 @@ static void emit_slices(struct fused *f)
     int axis = (int)mpp_attrs_int(&op->attrs, "axis", 0);
     axis += axis < 0 ? whole->n_dims : 0;
     int64_t rows = mpp_emit_span(whole, 0, axis), inner = mpp_emit_span(whole, axis + 1, whole->n_dims), from = 0;
-    const char *body = "    for (int64_t i = 0; i < rows; i++)\n"
+    const char *body = "    MPP_PARALLEL(r, rows * n)\n"
+                       "    for (int64_t i = 0; i < rows; i++)\n"
                        "        memcpy((char *)y + i * y_step * 4, (const char *)x + i * x_step * 4, (size_t)n * 4);\n";
-    const char *name = mpp_emit_kernel(e, "copy_rows", "int64_t rows, int64_t n, const void *x, int64_t x_step, void *y, "
-                                       "int64_t y_step", body, "N elements of each row");
+    const char *name = mpp_emit_kernel(e, "copy_rows", "const struct mpp_rank *r, int64_t rows, int64_t n, const void *x, "
+                                       "int64_t x_step, void *y, int64_t y_step", body, "N elements of each row");
     for (int k = 0; k < (splits ? op->n_out : op->n_in); k++) {
         mpp_id t = splits ? op->out[k] : op->in[k];
         int at = 0;
@@ -437,10 +438,10 @@ static void emit_slices(struct fused *f)
         const char *w = mpp_emit_ptr(e, whole_ref), *p = mpp_emit_ptr(e, part);
         w = from ? mpp_arena_printf(e->arena, "%s + %lld", w, (long long)from) : w;
         if (splits)
-            mpp_emit_line(e, "%s(%lld, %lld, %s, %lld, %s, %lld);", name, (long long)rows, (long long)n, w, (long long)step, p,
+            mpp_emit_line(e, "%s(r, %lld, %lld, %s, %lld, %s, %lld);", name, (long long)rows, (long long)n, w, (long long)step, p,
                           (long long)n);
         else
-            mpp_emit_line(e, "%s(%lld, %lld, %s, %lld, %s, %lld);", name, (long long)rows, (long long)n, p, (long long)n, w,
+            mpp_emit_line(e, "%s(r, %lld, %lld, %s, %lld, %s, %lld);", name, (long long)rows, (long long)n, p, (long long)n, w,
                           (long long)step);
         from += n;
     }

@@ -49,6 +49,7 @@ struct fused {
     struct fused_dropout *dropout;
     /* the nest being written */
     struct mpp_text text;
+    bool shared;                  /* threads share some loop: the kernel takes the rank */
     int indent, n_vars;
     size_t cap_memo;
     int n_memo;

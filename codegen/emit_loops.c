@@ -3,13 +3,14 @@
  *   maps          all loops, the innermost over consecutive elements
  *   row sums      (the innermost loop is summed) kept loops outside, one double per row
  *   column sums   (the innermost loop is kept) columns in chunks, a double per column of the chunk, rows inside
- * Outputs that keep different loops get nests of their own, which compute what they need again. */
+ * Outputs that keep different loops get nests of their own, which compute what they need again. The threads of a rank
+ * share the outer loops, over which nothing is added up. */
 #include <stdio.h>
 #include <string.h>
 
 #include "codegen/emit_fused.h"
 
-enum { CHUNK = 256 };
+enum { CHUNK = 128 };
 
 struct nest {
     struct fused *f;
@@ -64,6 +65,39 @@ static void open_loop(struct fused *f, int l)
     mpp_fused_add(f, "for (int64_t %s = 0; %s < %s; %s++) {", f->loop[l].var, f->loop[l].var, f->loop[l].bound,
                   f->loop[l].var);
     f->indent += 4;
+}
+
+/* "rows * cols": the points of all loops. */
+static const char *work(struct fused *f)
+{
+    const char *s = NULL;
+    for (int l = 0; l < f->n_loops; l++)
+        s = s ? mpp_arena_printf(f->e->arena, "%s * %s", s, f->loop[l].bound) : f->loop[l].bound;
+    return s;
+}
+
+/* Does every output that the nest writes point by point run with loop L? Else its iterations write the same elements. */
+static bool maps_run_with(struct nest *n, int l)
+{
+    for (int o = 0; n->maps && o < n->f->grp->n_out; o++) {
+        struct fused_tensor *t = output(n->f, o);
+        if (!mpp_fused_is_reduction(n->f, t) && !mpp_fused_contains(t, n->f->loop[l].factor[0]))
+            return false;
+    }
+    return true;
+}
+
+/* Before the nest's outermost loop, number L: threads share it and those right inside it, OUTER loops in all. */
+static void share_loops(struct nest *n, int l, int outer)
+{
+    struct fused *f = n->f;
+    if (!maps_run_with(n, l))
+        return;
+    f->shared = true;
+    if (outer > 1)
+        mpp_fused_add(f, "MPP_PARALLEL_NEST(r, %s, %d)", work(f), outer);
+    else
+        mpp_fused_add(f, "MPP_PARALLEL(r, %s)", work(f));
 }
 
 static void close_loops(struct fused *f, int n)
@@ -164,11 +198,26 @@ static void store_sums(struct nest *n, const char *at)
 
 /* ---- the three forms ---- */
 
+/* Loops from the outermost on that threads may share, all but the innermost. */
+static int outer_maps(struct nest *n)
+{
+    int l = 1;
+    while (l < n->f->n_loops - 1 && maps_run_with(n, l))
+        l++;
+    return l;
+}
+
 static void map_nest(struct nest *n)
 {
     struct fused *f = n->f;
+    bool flat = f->n_loops == 1 && maps_run_with(n, 0);
+    f->shared = f->shared || flat;
+    if (flat)
+        mpp_fused_add(f, "MPP_PARALLEL_SIMD(r, %s)", work(f));
+    else if (f->n_loops > 1)
+        share_loops(n, 0, outer_maps(n));
     for (int l = 0; l < f->n_loops; l++) {
-        if (l == f->n_loops - 1)
+        if (l == f->n_loops - 1 && !flat)
             mpp_fused_add(f, "MPP_IVDEP");
         open_loop(f, l);
     }
@@ -197,6 +246,8 @@ static void row_nest(struct nest *n)
     int kept = 0, summed = 0;
     for (int l = 0; l < f->n_loops; l++)
         if (n->kept >> l & 1) {
+            if (kept == 0)
+                share_loops(n, l, 1);
             open_loop(f, l);
             kept++;
         }
@@ -223,9 +274,13 @@ static void column_nest(struct nest *n)
     const struct fused_loop *in = &f->loop[last];
     for (int l = 0; l < last; l++)
         if (n->kept >> l & 1) {
+            if (kept == 0)
+                share_loops(n, l, 1);
             open_loop(f, l);
             kept++;
         }
+    if (kept == 0)
+        share_loops(n, last, 1);
     mpp_fused_add(f, "for (int64_t begin = 0; begin < %s; begin += %d) {", in->bound, CHUNK);
     f->indent += 4;
     mpp_fused_add(f, "const int64_t end = %s - begin < %d ? %s : begin + %d;", in->bound, CHUNK, in->bound, CHUNK);
@@ -273,6 +328,7 @@ const char *mpp_fused_loops(struct fused *f)
     nests[0].maps = any_map;
     f->text = (struct mpp_text){.arena = f->e->arena};
     f->indent = 4;
+    f->shared = false;
     for (int k = 0; k < n_nests; k++) {
         struct nest *n = &nests[k];
         n->f = f;

@@ -105,8 +105,9 @@ static const struct emitter emit_reshape = {write_reshape, NULL, NULL};
 
 static const char *accumulate_kernel(struct mpp_emit *e)
 {
-    return mpp_emit_kernel(e, "accumulate", "int64_t n, bool add, const float *restrict x, float *restrict y",
-                           "    MPP_IVDEP\n"
+    return mpp_emit_kernel(e, "accumulate", "const struct mpp_rank *r, int64_t n, bool add, const float *restrict x, "
+                                            "float *restrict y",
+                           "    MPP_PARALLEL_SIMD(r, n)\n"
                            "    for (int64_t i = 0; i < n; i++)\n"
                            "        y[i] = add ? y[i] + x[i] : x[i];\n",
                            "sums over micro-batches");
@@ -115,7 +116,7 @@ static const char *accumulate_kernel(struct mpp_emit *e)
 static void write_accumulate(struct mpp_emit *e, const struct mpp_instr *in)
 {
     const struct mpp_buffer *b = mpp_emit_buffer(e, in->out[0]);
-    mpp_emit_line(e, "%s(%lld, %s, %s, %s);", accumulate_kernel(e), count(b), mpp_emit_add(e, in->mode[0]), arg(e, in, 0),
+    mpp_emit_line(e, "%s(r, %lld, %s, %s, %s);", accumulate_kernel(e), count(b), mpp_emit_add(e, in->mode[0]), arg(e, in, 0),
                   result(e, in, 0));
 }
 static const struct emitter emit_accumulate = {write_accumulate, NULL, NULL};

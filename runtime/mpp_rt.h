@@ -11,9 +11,9 @@
  * ceil(n / k0) over a0, then ceil of that block over a1, and so on; last blocks may be short or empty.
  * Local tensors are dense row-major arrays of *padded* extents (the first rank's block). What lies in the
  * padding is unspecified; every kernel that sums over a dimension, or uses values as indices, takes the
- * *valid* extent too. All kernels of one rank are called from that rank's thread. Nothing here allocates
- * inside a step. A failure (transport, disk) ends the job on all ranks with one message, exit status 1;
- * wrong input (data, weights, options) with exit status 2. */
+ * *valid* extent too. All kernels of one rank are called from that rank's thread, which shares long loops with
+ * n_threads - 1 others. Nothing here allocates inside a step. A failure (transport, disk) ends the job on all
+ * ranks with one message, exit status 1; wrong input (data, weights, options) with exit status 2. */
 #ifndef MPP_RT_H
 #define MPP_RT_H
 
@@ -58,6 +58,8 @@ struct mpp_rank {
     int n_axes, axis_size[MPP_MAX_AXES], coord[MPP_MAX_AXES];
     char *arena;                /* program->arena_bytes, 64-byte aligned */
     char *workspace;            /* program->workspace_bytes: inside the arena */
+    int n_threads;              /* that share this rank's loops, its own included; 0 is 1 */
+    char *scratch;              /* MPP_SCRATCH_BYTES for each of them but the first */
     int64_t step;               /* from 1 */
     int micro_batch, micro_batches;
     uint64_t seed;
@@ -68,6 +70,33 @@ struct mpp_rank {
     struct mpp_transport *transport;
     void *impl;                 /* the runtime's own */
 };
+
+/* ---- threads of a rank -------------------------------------------------------------------------- */
+
+/* Before a for loop whose iterations write different elements and add nothing up: the rank's threads share it where
+ * WORK, about the elements it touches, is worth waking them. _NEST: so many loops, one right inside the other, as
+ * one. _SIMD: an innermost loop, which is vectorised as well. Who computes what changes no result. */
+#define MPP_PARALLEL_WORK 32768
+#define MPP_SCRATCH_BYTES 528384 /* what mpp_attention_workspace can come to */
+
+static inline int mpp_team(const struct mpp_rank *r, int64_t work)
+{
+    return r->n_threads > 1 && work >= MPP_PARALLEL_WORK ? r->n_threads : 1;
+}
+
+#ifdef _OPENMP
+#define MPP_OMP(...) _Pragma(#__VA_ARGS__)
+#define MPP_PARALLEL(r, work) MPP_OMP(omp parallel for schedule(static) num_threads(mpp_team(r, work)))
+#define MPP_PARALLEL_NEST(r, work, loops) \
+    MPP_OMP(omp parallel for collapse(loops) schedule(static) num_threads(mpp_team(r, work)))
+#define MPP_PARALLEL_SIMD(r, work) MPP_OMP(omp parallel for simd schedule(static) num_threads(mpp_team(r, work)))
+#else
+#define MPP_PARALLEL(r, work) (void)(r), (void)(work);
+#define MPP_PARALLEL_NEST(r, work, loops) (void)(r), (void)(work);
+#define MPP_PARALLEL_SIMD(r, work) \
+    (void)(r), (void)(work);       \
+    MPP_IVDEP
+#endif
 
 /* The block of this rank when a dimension of extent GLOBAL is split over the axes of MASK (0: whole). */
 struct mpp_extent mpp_extent_of(const struct mpp_rank *r, int64_t global, unsigned mask);

@@ -1,6 +1,7 @@
 /* Scaled dot-product attention by tiles of Q_BLOCK queries x K_BLOCK keys, after FlashAttention (Dao et al.
  * 2022; the backward of Dao 2023): the forward keeps a running maximum and sum per query, the backward
- * recomputes the probabilities of a tile from lse. One tile (backward: two) is all the workspace.
+ * recomputes the probabilities of a tile from lse. One tile (backward: two) is all the workspace of a thread;
+ * threads take blocks of queries of a head, backward whole heads.
  *
  *     s = scale q k'     p = e^(s - lse)     y = (p o f) v          f: dropout's factors
  *     dp = dy v'         ds = p o (f o dp - dy.y)
@@ -12,6 +13,7 @@
 #include <string.h>
 
 enum { Q_BLOCK = 128, K_BLOCK = 512 };
+_Static_assert(2 * (Q_BLOCK + 1) * K_BLOCK * sizeof(float) <= MPP_SCRATCH_BYTES, "two tiles in a thread's scratch");
 
 /* One head of one sample: first elements, and the strides of a position. */
 struct head {
@@ -43,6 +45,20 @@ static int64_t tile_floats(const struct mpp_attention *a)
 int64_t mpp_attention_workspace(const struct mpp_attention *a)
 {
     return 2 * tile_floats(a) * (int64_t)sizeof(float);
+}
+
+/* The tiles of the thread that runs this. */
+static float *tiles_of(const struct mpp_rank *r)
+{
+    int thread = mpp_thread_number();
+    return (float *)(thread == 0 ? r->workspace : r->scratch + (int64_t)(thread - 1) * MPP_SCRATCH_BYTES);
+}
+
+/* Rough, in elements of a plain loop. */
+static int64_t work_of(const struct mpp_attention *a)
+{
+    double pairs = (double)a->batch.valid * (double)a->heads.valid * (double)a->seq_q.valid * (double)a->seq_k.valid;
+    return (int64_t)fmin(pairs * (4 + (double)a->head_dim / 8), MPP_PARALLEL_WORK);
 }
 
 static struct head head_of(const struct mpp_rank *r, const struct mpp_attention *a, int64_t batch, int64_t head,
@@ -181,14 +197,16 @@ void mpp_attention_forward(struct mpp_rank *r, const struct mpp_attention *a, co
         clear(y, 0, rows * a->head_dim);
         clear(lse, 0, rows);
     }
+    int64_t q_blocks = (a->seq_q.valid + Q_BLOCK - 1) / Q_BLOCK;
+    MPP_PARALLEL_NEST(r, work_of(a), 3)
     for (int64_t b = 0; b < a->batch.valid; b++)
-        for (int64_t n = 0; n < a->heads.valid; n++) {
-            struct head h = head_of(r, a, b, n, mask);
-            float *lse_row = lse + (b * a->heads.padded + n) * a->seq_q.padded;
-            for (int64_t q0 = 0; q0 < a->seq_q.valid; q0 += Q_BLOCK)
-                forward_block(&h, q0, mpp_min_i64(Q_BLOCK, a->seq_q.valid - q0), q, k, v, (float *)r->workspace, y,
-                              lse_row);
-        }
+        for (int64_t n = 0; n < a->heads.valid; n++)
+            for (int64_t block = 0; block < q_blocks; block++) {
+                struct head h = head_of(r, a, b, n, mask);
+                int64_t q0 = block * Q_BLOCK;
+                forward_block(&h, q0, mpp_min_i64(Q_BLOCK, a->seq_q.valid - q0), q, k, v, tiles_of(r), y,
+                              lse + (b * a->heads.padded + n) * a->seq_q.padded);
+            }
 }
 
 /* ---- backward -------------------------------------------------------------------------------------- */
@@ -259,12 +277,13 @@ void mpp_attention_backward(struct mpp_rank *r, const struct mpp_attention *a, c
     clear(dv, 0, a->seq_k.padded * per_position);
     if (has_padding(a))
         clear(dq, 0, a->seq_q.padded * per_position);
+    MPP_PARALLEL_NEST(r, work_of(a), 2)
     for (int64_t b = 0; b < a->batch.valid; b++)
         for (int64_t n = 0; n < a->heads.valid; n++) {
             struct head h = head_of(r, a, b, n, mask);
             struct gradients g = {.q = q, .k = k, .v = v, .y = y, .dy = dy, .dq = dq, .dk = dk, .dv = dv,
                                   .lse = lse + (b * a->heads.padded + n) * a->seq_q.padded};
             for (int64_t q0 = 0; q0 < a->seq_q.valid; q0 += Q_BLOCK)
-                backward_block(&h, &g, q0, mpp_min_i64(Q_BLOCK, a->seq_q.valid - q0), (float *)r->workspace);
+                backward_block(&h, &g, q0, mpp_min_i64(Q_BLOCK, a->seq_q.valid - q0), tiles_of(r));
         }
 }

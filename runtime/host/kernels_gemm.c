@@ -1,4 +1,5 @@
-/* Contractions: sgemm with 64-bit sizes, and einsum as sgemm calls on the operands where they lie.
+/* Contractions: sgemm with 64-bit sizes, and einsum as sgemm calls on the operands where they lie. The BLAS
+ * runs on one thread; the threads of a rank take blocks of a large product, or whole ones of many.
  *
  * The letters of "bsh,htnd->bstnd" fall into four classes: batch (in a, b and c), m (a, c), n (b, c) and
  * k (a, b). Neighbouring letters of a class merge into one where memory allows. Then one letter each of m,
@@ -26,11 +27,52 @@ void mpp_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, floa
                 (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
 }
 
+/* ---- one product on several threads ------------------------------------------------------------- */
+
+enum {
+    BLOCK_ROWS = 8,    /* blocks of C are multiples of these: the tile of a BLAS's inner kernel */
+    BLOCK_COLS = 16,
+    COPY_COST = 16,    /* of an element of A or B that is copied into the BLAS's buffers, in multiply-adds */
+    SHARED_GEMM = 1 << 20, /* multiply-adds from which on waking the threads is worth it */
+};
+
+static int64_t block_of(int64_t extent, int64_t parts, int64_t multiple)
+{
+    int64_t block = (extent + parts - 1) / parts;
+    return (block + multiple - 1) / multiple * multiple;
+}
+
+/* Rows and columns of the blocks of C [m, n], at most one for a thread: the least work for the busiest one. */
+static void choose_blocks(int64_t m, int64_t n, int threads, int64_t *rows_out, int64_t *cols_out)
+{
+    double best = INFINITY;
+    for (int parts = 1; parts <= threads; parts++) {
+        int64_t rows = block_of(m, parts, BLOCK_ROWS), cols = block_of(n, threads / parts, BLOCK_COLS);
+        double cost = (double)rows * (double)cols + COPY_COST * ((double)rows + (double)cols);
+        if (cost >= best)
+            continue;
+        best = cost;
+        *rows_out = rows;
+        *cols_out = cols;
+    }
+}
+
 void mpp_gemm(struct mpp_rank *r, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const float *a,
               int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
 {
-    (void)r;
-    mpp_sgemm(trans_a, trans_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
+    if (r->n_threads <= 1 || (double)m * (double)n * (double)k < SHARED_GEMM) {
+        mpp_sgemm(trans_a, trans_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
+        return;
+    }
+    int64_t rows = m, cols = n;
+    choose_blocks(m, n, r->n_threads, &rows, &cols);
+    int64_t across = (n + cols - 1) / cols, blocks = (m + rows - 1) / rows * across;
+    MPP_PARALLEL(r, SHARED_GEMM)
+    for (int64_t block = 0; block < blocks; block++) {
+        int64_t i = block / across * rows, j = block % across * cols;
+        mpp_sgemm(trans_a, trans_b, mpp_min_i64(rows, m - i), mpp_min_i64(cols, n - j), k, 1.0f,
+                  a + (trans_a ? i : i * lda), lda, b + (trans_b ? j * ldb : j), ldb, beta, c + i * ldc + j, ldc);
+    }
 }
 
 /* ---- letters and their classes ------------------------------------------------------------------ */
@@ -222,12 +264,24 @@ static void add_loop(struct loops *loops, const struct factor *f)
     loops->factor[loops->n++] = f;
 }
 
-static bool is_empty(const struct loops *loops)
+static int64_t count_of(const struct loops *loops)
 {
+    int64_t n = 1;
     for (int i = 0; i < loops->n; i++)
-        if (loops->factor[i]->extent <= 0)
-            return true;
-    return false;
+        n *= mpp_max_i64(0, loops->factor[i]->extent);
+    return n;
+}
+
+/* To index number I of the loops at their start. */
+static void seek(struct loops *loops, int64_t i)
+{
+    for (int l = loops->n - 1; l >= 0; l--) {
+        const struct factor *f = loops->factor[l];
+        loops->at[l] = i % f->extent;
+        i /= f->extent;
+        for (int t = A; t <= C; t++)
+            loops->offset[t] += loops->at[l] * f->stride[t];
+    }
 }
 
 /* To the next index, the last factor fastest; false, and at the start again, after the last. */
@@ -246,52 +300,80 @@ static bool step(struct loops *loops)
     return false;
 }
 
-/* Without sgemm: no unit strides, nothing to sum, or products too small for a call each. */
-static void contract_plainly(const struct contraction *e, const float *a, const float *b, float beta, float *c)
+/* What a call of mpp_einsum works on. */
+struct operands {
+    const float *a, *b;
+    float beta, *c;
+};
+
+/* Elements FROM .. TO - 1 of the outer loops without sgemm. */
+static void plain_part(struct loops outer, struct loops inner, int64_t from, int64_t to, const struct operands *o)
 {
-    struct loops outer = {0}, inner = {0};
-    for (int i = 0; i < e->n_factors; i++)
-        add_loop(e->factor[i].tensors == CLASS_K ? &inner : &outer, &e->factor[i]);
-    if (is_empty(&outer))
-        return;
-    bool sums = !is_empty(&inner);
-    do {
+    bool sums = count_of(&inner) > 0;
+    seek(&outer, from);
+    for (int64_t i = from; i < to; i++, (void)step(&outer)) {
         double sum = 0;
-        const float *x = a + outer.offset[A], *y = b + outer.offset[B];
+        const float *x = o->a + outer.offset[A], *y = o->b + outer.offset[B];
         if (sums)
             do
                 sum += (double)x[inner.offset[A]] * (double)y[inner.offset[B]];
             while (step(&inner));
-        float *z = c + outer.offset[C];
-        *z = beta == 0.0f ? (float)sum : (float)((double)*z + sum);
-    } while (step(&outer));
+        float *z = o->c + outer.offset[C];
+        *z = o->beta == 0.0f ? (float)sum : (float)((double)*z + sum);
+    }
 }
 
-static void contract_by_sgemm(const struct contraction *e, const struct choice *x, const float *a, const float *b,
-                              float beta, float *c)
+/* Products FROM .. TO - 1 of the outer loops, each on the threads of R. */
+static void sgemm_part(struct mpp_rank *r, const struct contraction *e, const struct choice *x, struct loops outer,
+                       struct loops inner, int64_t from, int64_t to, const struct operands *o)
+{
+    int64_t m = extent_of(e, x->m), n = extent_of(e, x->n), k = extent_of(e, x->k);
+    seek(&outer, from);
+    for (int64_t i = from; i < to; i++, (void)step(&outer)) {
+        float keep = o->beta;
+        do {
+            const float *p = o->a + outer.offset[A] + inner.offset[A], *q = o->b + outer.offset[B] + inner.offset[B];
+            mpp_gemm(r, x->a.trans, x->b.trans, m, n, k, x->swap ? q : p, x->a.ld, x->swap ? p : q, x->b.ld, keep,
+                     o->c + outer.offset[C], x->c.ld);
+            keep = 1.0f;
+        } while (step(&inner));
+    }
+}
+
+/* By sgemm, or, where X is NULL, without: no unit strides, nothing to sum, or products too small for a call each. */
+static void contract(struct mpp_rank *r, const struct contraction *e, const struct choice *x,
+                     const struct operands *o)
 {
     struct loops outer = {0}, inner = {0};
     for (int i = 0; i < e->n_factors; i++)
-        if (i != x->m && i != x->n && i != x->k)
+        if (x == NULL || (i != x->m && i != x->n && i != x->k))
             add_loop(e->factor[i].tensors == CLASS_K ? &inner : &outer, &e->factor[i]);
-    if (is_empty(&outer))
+    int64_t calls = count_of(&outer);
+    double each = (double)mpp_max_i64(1, count_of(&inner));
+    if (x != NULL)
+        each *= (double)extent_of(e, x->m) * (double)extent_of(e, x->n) * (double)extent_of(e, x->k);
+    if (calls == 0)
         return;
-    int64_t m = extent_of(e, x->m), n = extent_of(e, x->n), k = extent_of(e, x->k);
-    do {
-        float keep = beta;
-        do {
-            const float *p = a + outer.offset[A] + inner.offset[A], *q = b + outer.offset[B] + inner.offset[B];
-            mpp_sgemm(x->a.trans, x->b.trans, m, n, k, 1.0f, x->swap ? q : p, x->a.ld, x->swap ? p : q, x->b.ld,
-                      keep, c + outer.offset[C], x->c.ld);
-            keep = 1.0f;
-        } while (step(&inner));
-    } while (step(&outer));
+    if (x != NULL && (calls < r->n_threads || (double)calls * each < SHARED_GEMM)) {
+        sgemm_part(r, e, x, outer, inner, 0, calls, o);
+        return;
+    }
+    struct mpp_rank alone = {.n_threads = 1};
+    int64_t parts = mpp_max_i64(1, mpp_min_i64(calls, r->n_threads));
+    int64_t work = x != NULL ? SHARED_GEMM : (int64_t)fmin((double)calls * each, SHARED_GEMM);
+    MPP_PARALLEL(r, work)
+    for (int64_t part = 0; part < parts; part++) {
+        int64_t from = calls * part / parts, to = calls * (part + 1) / parts;
+        if (x != NULL)
+            sgemm_part(&alone, e, x, outer, inner, from, to, o);
+        else
+            plain_part(outer, inner, from, to, o);
+    }
 }
 
 void mpp_einsum(struct mpp_rank *r, const char *equation, const float *a, const int64_t *a_dims, const float *b,
                 const int64_t *b_dims, float beta, float *c, const int64_t *c_dims, const int64_t *valid)
 {
-    (void)r;
     struct contraction e = read_equation(equation, a_dims, b_dims, c_dims, valid);
     while (merge_once(&e))
         ;
@@ -304,8 +386,5 @@ void mpp_einsum(struct mpp_rank *r, const char *equation, const float *a, const 
         plain = extent_of(&e, x.m) * extent_of(&e, x.n) * extent_of(&e, x.k) < SMALL_SGEMM;
     else
         plain = true;
-    if (plain)
-        contract_plainly(&e, a, b, beta, c);
-    else
-        contract_by_sgemm(&e, &x, a, b, beta, c);
+    contract(r, &e, plain ? NULL : &x, &(struct operands){.a = a, .b = b, .beta = beta, .c = c});
 }

@@ -14,6 +14,9 @@
 
 #include <math.h>
 #include <stdint.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "mpp_math.h"
 #include "mpp_rt.h"
@@ -32,12 +35,25 @@ struct mpp_row_walk {
 
 struct mpp_row_walk mpp_rows_begin(const struct mpp_space *space);
 
+/* Valid rows of SPACE. */
+int64_t mpp_rows_count(const struct mpp_space *space);
+
 /* Up to MAX numbers (row-major over the padded extents) of the next valid rows; 0 at the end. */
 int64_t mpp_rows_take(struct mpp_row_walk *walk, int64_t *out_rows, int64_t max);
 
 /* C = alpha op(A) op(B) + beta C, row-major, sizes possibly 0. */
 void mpp_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+
+/* Number of the thread inside a loop that is shared. */
+static inline int mpp_thread_number(void)
+{
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
 
 static inline int64_t mpp_min_i64(int64_t a, int64_t b)
 {

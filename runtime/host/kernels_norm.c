@@ -28,14 +28,18 @@ void mpp_layernorm_forward(struct mpp_rank *r, unsigned mask, int64_t rows, stru
                            const float *x, const float *gamma, const float *beta, float *y, float *mean, float *rstd)
 {
     double n = (double)cols.global;
+    int64_t work = rows * cols.valid;
     if (mask) {
+        MPP_PARALLEL(r, work)
         for (int64_t i = 0; i < rows; i++)
             mean[i] = (float)(mpp_row_sum(x + i * cols.padded, cols.valid) / n);
         mpp_all_reduce(r, mask, mean, rows, MPP_REDUCE_SUM);
+        MPP_PARALLEL(r, work)
         for (int64_t i = 0; i < rows; i++)
             rstd[i] = (float)(mpp_row_square_deviation(x + i * cols.padded, mean[i], cols.valid) / n);
         mpp_all_reduce(r, mask, rstd, rows, MPP_REDUCE_SUM);
     }
+    MPP_PARALLEL(r, work)
     for (int64_t i = 0; i < rows; i++) {
         const float *row = x + i * cols.padded;
         if (!mask)
@@ -124,16 +128,17 @@ static void add_rows(int64_t n, const int64_t *rows, int64_t stride, int64_t bas
                 sum_gamma, sum_beta);
 }
 
+enum { TILE_COLS = 128 };
+
 /* dgamma, dbeta by tiles of columns, so that a tile's sums over all rows stay in double on the stack. */
-static void parameter_gradients(const struct mpp_space *rows, struct mpp_extent cols, const float *x,
-                                const float *mean, const float *rstd, const float *dy, float *dgamma, float *dbeta)
+static void parameter_gradients(const struct mpp_rank *r, const struct mpp_space *rows, struct mpp_extent cols,
+                                const float *x, const float *mean, const float *rstd, const float *dy, float *dgamma,
+                                float *dbeta)
 {
-    double sum_gamma[2 * MPP_CHUNK], sum_beta[2 * MPP_CHUNK];
-    int64_t block[MPP_ROW_BLOCK], n;
-    for (int64_t base = 0; base < cols.valid; base += 2 * MPP_CHUNK) {
-        int64_t part = mpp_min_i64(2 * MPP_CHUNK, cols.valid - base);
-        memset(sum_gamma, 0, sizeof sum_gamma);
-        memset(sum_beta, 0, sizeof sum_beta);
+    MPP_PARALLEL(r, mpp_rows_count(rows) * cols.valid)
+    for (int64_t base = 0; base < cols.valid; base += TILE_COLS) {
+        double sum_gamma[TILE_COLS] = {0}, sum_beta[TILE_COLS] = {0};
+        int64_t block[MPP_ROW_BLOCK], n, part = mpp_min_i64(TILE_COLS, cols.valid - base);
         struct mpp_row_walk walk = mpp_rows_begin(rows);
         while ((n = mpp_rows_take(&walk, block, MPP_ROW_BLOCK)) > 0)
             add_rows(n, block, cols.padded, base, part, x, mean, rstd, dy, sum_gamma, sum_beta);
@@ -151,18 +156,25 @@ void mpp_layernorm_backward(struct mpp_rank *r, unsigned mask, const struct mpp_
                             const float *dy, float *dx, float *dgamma, float *dbeta)
 {
     if (dgamma || dbeta) /* first: dx may be dy */
-        parameter_gradients(rows, cols, x, mean, rstd, dy, dgamma, dbeta);
+        parameter_gradients(r, rows, cols, x, mean, rstd, dy, dgamma, dbeta);
     float sums[2 * MPP_ROW_BLOCK];
     int64_t block[MPP_ROW_BLOCK], n, stride = cols.padded;
     struct mpp_row_walk walk = mpp_rows_begin(rows);
     float per_row = (float)(1 / (double)cols.global);
-    while ((n = mpp_rows_take(&walk, block, mask ? MPP_ROW_BLOCK : 1)) > 0) {
+    while ((n = mpp_rows_take(&walk, block, MPP_ROW_BLOCK)) > 0) {
+        MPP_PARALLEL(r, n * cols.valid)
         for (int64_t b = 0; b < n; b++) {
             int64_t i = block[b];
-            row_moments(cols.valid, x + i * stride, gamma, mean[i], rstd[i], dy + i * stride, sums + 2 * b);
+            float *sum = sums + 2 * b;
+            row_moments(cols.valid, x + i * stride, gamma, mean[i], rstd[i], dy + i * stride, sum);
+            if (!mask)
+                row_input_gradient(cols.valid, x + i * stride, gamma, mean[i], rstd[i], dy + i * stride,
+                                   sum[0] * per_row, sum[1] * per_row, dx + i * stride);
         }
-        if (mask)
-            mpp_all_reduce(r, mask, sums, 2 * n, MPP_REDUCE_SUM);
+        if (!mask)
+            continue;
+        mpp_all_reduce(r, mask, sums, 2 * n, MPP_REDUCE_SUM);
+        MPP_PARALLEL(r, n * cols.valid)
         for (int64_t b = 0; b < n; b++) {
             int64_t i = block[b];
             row_input_gradient(cols.valid, x + i * stride, gamma, mean[i], rstd[i], dy + i * stride,
@@ -192,6 +204,7 @@ void mpp_softmax_forward(struct mpp_rank *r, unsigned mask, int64_t rows, struct
     float max[MPP_ROW_BLOCK], sum[MPP_ROW_BLOCK];
     int64_t stride = cols.padded;
     if (!mask) {
+        MPP_PARALLEL(r, rows * cols.valid)
         for (int64_t i = 0; i < rows; i++) {
             float shift = shift_of(mpp_row_max(x + i * stride, cols.valid));
             scale_row(cols.valid, mpp_row_exp(x + i * stride, shift, cols.valid, y + i * stride), y + i * stride);
@@ -200,14 +213,17 @@ void mpp_softmax_forward(struct mpp_rank *r, unsigned mask, int64_t rows, struct
     }
     for (int64_t base = 0; base < rows; base += MPP_ROW_BLOCK) {
         int64_t n = mpp_min_i64(MPP_ROW_BLOCK, rows - base);
+        MPP_PARALLEL(r, n * cols.valid)
         for (int64_t i = 0; i < n; i++)
             max[i] = mpp_row_max(x + (base + i) * stride, cols.valid);
         mpp_all_reduce(r, mask, max, n, MPP_REDUCE_MAX);
+        MPP_PARALLEL(r, n * cols.valid)
         for (int64_t i = 0; i < n; i++) {
             int64_t at = (base + i) * stride;
             sum[i] = (float)mpp_row_exp(x + at, shift_of(max[i]), cols.valid, y + at);
         }
         mpp_all_reduce(r, mask, sum, n, MPP_REDUCE_SUM);
+        MPP_PARALLEL(r, n * cols.valid)
         for (int64_t i = 0; i < n; i++)
             scale_row(cols.valid, sum[i], y + (base + i) * stride);
     }
@@ -227,6 +243,7 @@ void mpp_softmax_backward(struct mpp_rank *r, unsigned mask, int64_t rows, struc
     int64_t stride = cols.padded;
     for (int64_t base = 0; base < rows; base += MPP_ROW_BLOCK) {
         int64_t n = mpp_min_i64(MPP_ROW_BLOCK, rows - base);
+        MPP_PARALLEL(r, n * cols.valid)
         for (int64_t i = 0; i < n; i++) {
             int64_t at = (base + i) * stride;
             dot[i] = (float)mpp_row_dot(y + at, dy + at, cols.valid);
@@ -236,6 +253,7 @@ void mpp_softmax_backward(struct mpp_rank *r, unsigned mask, int64_t rows, struc
         if (!mask)
             continue;
         mpp_all_reduce(r, mask, dot, n, MPP_REDUCE_SUM);
+        MPP_PARALLEL(r, n * cols.valid)
         for (int64_t i = 0; i < n; i++) {
             int64_t at = (base + i) * stride;
             softmax_input_gradient(cols.valid, y + at, dy + at, dot[i], dx + at);

@@ -1,9 +1,30 @@
 /* Gradient norm, clipping, AdamW and SGD. */
 #include "kernels_internal.h"
 
+enum { SUM_CHUNK = 16384 };
+
+/* The sum of x^2 over N runs of RUN elements at ROWS [n] * STRIDE: in chunks, which any thread may add up. */
+static double square_sum_of(const struct mpp_rank *r, const int64_t *rows, int64_t n, int64_t stride, int64_t run,
+                            const float *x)
+{
+    double part[MPP_ROW_BLOCK], total = 0;
+    int64_t chunks = mpp_max_i64(1, (run + SUM_CHUNK - 1) / SUM_CHUNK);
+    for (int64_t first = 0; first < n * chunks; first += MPP_ROW_BLOCK) {
+        int64_t parts = mpp_min_i64(MPP_ROW_BLOCK, n * chunks - first);
+        MPP_PARALLEL(r, parts * mpp_min_i64(run, SUM_CHUNK))
+        for (int64_t i = 0; i < parts; i++) {
+            int64_t from = (first + i) % chunks * SUM_CHUNK;
+            const float *at = x + rows[(first + i) / chunks] * stride + from;
+            part[i] = mpp_row_dot(at, at, mpp_min_i64(SUM_CHUNK, run - from));
+        }
+        for (int64_t i = 0; i < parts; i++)
+            total += part[i];
+    }
+    return total;
+}
+
 void mpp_square_sum(struct mpp_rank *r, const struct mpp_space *space, const float *x, float *sum)
 {
-    (void)r;
     /* Trailing dimensions without padding form one contiguous run. */
     struct mpp_space outer = *space;
     int64_t run = 1, stride = 1;
@@ -18,8 +39,7 @@ void mpp_square_sum(struct mpp_rank *r, const struct mpp_space *space, const flo
     int64_t rows[MPP_ROW_BLOCK], n;
     double total = 0;
     while ((n = mpp_rows_take(&walk, rows, MPP_ROW_BLOCK)) > 0)
-        for (int64_t i = 0; i < n; i++)
-            total += mpp_row_dot(x + rows[i] * stride, x + rows[i] * stride, run);
+        total += square_sum_of(r, rows, n, stride, run, x);
     *sum = (float)total;
 }
 
@@ -42,7 +62,7 @@ void mpp_adamw(struct mpp_rank *r, int64_t count, float weight_decay, const floa
     float keep2 = (float)h->beta2, take2 = (float)(1 - h->beta2);
     /* lr (m / c1) / (sqrt(v / c2) + eps) */
     float step = (float)(h->lr / correct1), root = (float)(1 / sqrt(correct2));
-    MPP_IVDEP
+    MPP_PARALLEL_SIMD(r, count)
     for (int64_t i = 0; i < count; i++) {
         float g = grad[i] * scale, w = param[i];
         float m1 = MPP_FMAF(keep1, m[i], take1 * g);
@@ -61,14 +81,14 @@ void mpp_sgd(struct mpp_rank *r, int64_t count, float weight_decay, const float 
     float scale = grad_scale ? *grad_scale : 1.0f;
     float lr = (float)h->lr, momentum = (float)h->momentum;
     if (!velocity) {
-        MPP_IVDEP
+        MPP_PARALLEL_SIMD(r, count)
         for (int64_t i = 0; i < count; i++)
             param[i] -= lr * MPP_FMAF(weight_decay, param[i], grad[i] * scale);
         return;
     }
     float keep = r->step == 1 ? 0.0f : momentum; /* v = g at step 1 */
     float along = h->nesterov ? momentum : 1.0f, direct = h->nesterov ? 1.0f : 0.0f;
-    MPP_IVDEP
+    MPP_PARALLEL_SIMD(r, count)
     for (int64_t i = 0; i < count; i++) {
         float g = MPP_FMAF(weight_decay, param[i], grad[i] * scale);
         float v1 = MPP_FMAF(keep, velocity[i], g);

@@ -18,6 +18,14 @@ struct mpp_extent mpp_extent_of(const struct mpp_rank *r, int64_t global, unsign
     return e;
 }
 
+int64_t mpp_rows_count(const struct mpp_space *space)
+{
+    int64_t n = 1;
+    for (int d = 0; d < space->n_dims; d++)
+        n *= mpp_max_i64(0, space->valid[d]);
+    return n;
+}
+
 struct mpp_row_walk mpp_rows_begin(const struct mpp_space *space)
 {
     assert(space->n_dims >= 0 && space->n_dims <= MPP_MAX_DIMS);

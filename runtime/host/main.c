@@ -205,7 +205,7 @@ static int run_all(struct mpp_job *job, bool mpi, bool first, struct mpp_error *
         code = mpp_signals_start(job->options->save != NULL, first, &job->signals, error);
     if (code == MPP_EXIT_OK)
         code = check_space(job->program, mpi ? 1 : mpp_mesh_ranks(job->program),
-                           choose_threads(job->program, job->options, mpi), error);
+                           job->options->threads, error);
     if (code == MPP_EXIT_OK)
         code = mpp_start_prepare(job, first, error);
     if (code == MPP_EXIT_OK || mpi) { /* the ranks agree on a failure first: none may end before it is told */
@@ -232,6 +232,8 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program)
         return MPP_EXIT_OK;
     }
     set_signals(first);
+    mpp_blas_alone();
+    options.threads = choose_threads(program, &options, mpi);
     if (code == MPP_EXIT_OK || mpi) {
         job.prepare_code = code;
         code = run_all(&job, mpi, first, &error);

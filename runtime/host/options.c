@@ -5,12 +5,14 @@
 #include <string.h>
 
 #include "options.h"
+#include "threads.h"
 
 enum option { OPT_DATA, OPT_STEPS, OPT_SEED, OPT_INIT, OPT_SAVE, OPT_RESUME, OPT_METRICS, OPT_DUMP_GRADS, OPT_LR,
-              OPT_HELP, N_OPTIONS };
+              OPT_THREADS, OPT_HELP, N_OPTIONS };
 
 static const char *const names[N_OPTIONS] = {
-    "--data", "--steps", "--seed", "--init", "--save", "--resume", "--metrics", "--dump-grads", "--lr", "--help",
+    "--data", "--steps", "--seed", "--init", "--save", "--resume", "--metrics", "--dump-grads", "--lr",
+    "--threads", "--help",
 };
 
 static int parse_count(const char *name, const char *value, int64_t *out, struct mpp_error *error)
@@ -42,6 +44,17 @@ static int parse_one(enum option option, const char *value, struct mpp_options *
         o->seed = (uint64_t)seed;
         o->seed_given = true;
         return code;
+    case OPT_THREADS:
+        code = parse_count(names[option], value, &o->threads, error);
+        if (code != MPP_EXIT_OK)
+            return code;
+        if (o->threads < 1 || o->threads > MPP_MAX_THREADS)
+            return mpp_error_set(error, MPP_EXIT_INPUT, "--threads takes a whole number from 1 to %d, not \"%s\"",
+                                 MPP_MAX_THREADS, value);
+        if (o->threads > 1 && !mpp_threads_built())
+            return mpp_error_set(error, MPP_EXIT_INPUT, "--threads %s: this trainer was built without OpenMP, a device "
+                                 "has one thread; build it again with a compiler that has -fopenmp", value);
+        return MPP_EXIT_OK;
     case OPT_LR:
         o->lr = strtod(value, &end);
         if (end == value || *end != '\0' || !isfinite(o->lr) || o->lr < 0)
@@ -129,6 +142,7 @@ void mpp_options_usage(FILE *out, const char *argv0, const struct mpp_program *p
             "  --metrics FILE.jsonl  one JSON line per step\n"
             "  --dump-grads FILE     gradients of the first step, as safetensors\n"
             "  --lr X                peak learning rate; default %g\n"
+            "  --threads N           of each device; default OMP_NUM_THREADS, or the cores there are for it\n"
             "  --help                this text\n",
             slash != NULL ? slash + 1 : argv0, program->model, program->data != NULL ? program->data : "none",
             (long long)program->steps, (long long)program->seed, program->weights != NULL ? program->weights : "random",

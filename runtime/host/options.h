@@ -19,6 +19,7 @@ struct mpp_options {
     bool help;
     const char *data, *init, *save, *resume, *metrics, *dump_grads;
     int64_t steps;
+    int64_t threads; /* of a device; 0: not given */
     uint64_t seed;
     bool seed_given;
     double lr; /* peak */

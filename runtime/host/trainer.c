@@ -96,9 +96,10 @@ static void announce(const struct mpp_rank *r)
                  p->axis_name[a] != NULL ? p->axis_name[a] : "", p->axis_size[a]);
     }
     mpp_bytes_print(p->arena_bytes, arena, sizeof arena);
-    printf("%s: %d device%s%s x %d thread%s over %s, arena %lld bytes (%s) each, batch %lld in %d micro-batch%s\n", p->model,
-           r->n_ranks, r->n_ranks == 1 ? "" : "s", mesh, r->n_threads, r->n_threads == 1 ? "" : "s", r->transport->ops->name, (long long)p->arena_bytes, arena,
-           (long long)p->batch, p->micro_batches, p->micro_batches == 1 ? "" : "es");
+    printf("%s: %d device%s%s over %s, arena %lld bytes (%s) and %d thread%s each, batch %lld in %d micro-batch%s\n",
+           p->model, r->n_ranks, r->n_ranks == 1 ? "" : "s", mesh, r->transport->ops->name, (long long)p->arena_bytes,
+           arena, r->n_threads, r->n_threads == 1 ? "" : "s", (long long)p->batch, p->micro_batches,
+           p->micro_batches == 1 ? "" : "es");
     fflush(stdout);
 }
 
