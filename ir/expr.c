@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NESTING = 64, MAX_ARGS = 2 };
+enum { MAX_NESTING = 64, MAX_ARGS = 2, MAX_COMPARED = 20 };
 
 /* Tokens: single characters stand for themselves. */
 enum token { T_END = 0, T_NUMBER = 256, T_NAME, T_STRING, T_EQ, T_NE, T_LE, T_GE, T_AND, T_OR, T_BAD };
@@ -38,7 +38,7 @@ void mpp_eval_error(const struct mpp_eval *ev, const char *fmt, ...)
     va_start(ap, fmt);
     const char *what = mpp_diag_plain(ev->arena, mpp_arena_vprintf(ev->arena, fmt, ap));
     va_end(ap);
-    if (ev->loc.file) {
+    if (ev->loc.file && mpp_diag_errors(ev->diag) < MAX_COMPARED) {
         const char *file = mpp_diag_plain(ev->arena, ev->loc.file);
         const char *line = mpp_arena_printf(ev->arena, "%s:%d: error: %s\n", file, ev->loc.line, what);
         if (strstr(mpp_diag_text(ev->diag), line))

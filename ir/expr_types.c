@@ -5,6 +5,8 @@
 
 #include "ir/expr.h"
 
+enum { MAX_SIZE_NAME = 256 };
+
 const char *mpp_value_type_name(enum mpp_value_type type)
 {
     static const char *const names[] = {"int", "float", "bool", "string"};
@@ -151,6 +153,8 @@ static bool to_size(const struct mpp_eval *ev, enum mpp_sizes_kind kind, const c
                        label(ev), norm);
         return false;
     }
+    if (strlen(norm) > MAX_SIZE_NAME)
+        norm = mpp_arena_printf(ev->arena, "%" PRId64, v->i);
     *out = (struct mpp_size){.size = v->i, .per_batch = v->batch ? v->per_batch : 0, .name = norm};
     return true;
 }

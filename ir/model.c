@@ -90,6 +90,20 @@ void mpp_unexpected_element(const struct mpp_eval *ev, const struct mpp_xml *nod
         mpp_eval_error(ev, "no element <%s>%s; allowed here: %s", node->name, where, join(ev->arena, names, n));
 }
 
+bool mpp_check_count(const struct mpp_eval *ev, const struct mpp_xml *node, const char *name, int most)
+{
+    int n = 0;
+    for (const struct mpp_xml *c = node->first; c; c = c->next) {
+        if (strcmp(c->name, name) == 0 && ++n > most) {
+            struct mpp_eval at = *ev;
+            at.loc = c->loc;
+            mpp_eval_error(&at, "<%s> holds over %d <%s>", node->name, most, name);
+            return false;
+        }
+    }
+    return true;
+}
+
 bool mpp_check_leaf(const struct mpp_eval *ev, const struct mpp_xml *node)
 {
     if (!node->first)
@@ -149,8 +163,12 @@ static void add_block(struct mpp_reader *r, const struct mpp_xml *node)
             return;
         }
     }
-    if (!*name) {
-        mpp_eval_error(&ev, "a block's name can't be empty");
+    if (!*name || strlen(name) > MPP_MAX_NAME) {
+        mpp_eval_error(&ev, *name ? "a block's name has over %d characters" : "a block's name can't be empty", MPP_MAX_NAME);
+        return;
+    }
+    if (r->n_blocks == MPP_MAX_BLOCKS) {
+        mpp_eval_error(&ev, "the model has over %d blocks", MPP_MAX_BLOCKS);
         return;
     }
     r->blocks = mpp_arena_grow(r->arena, r->blocks, &r->cap_blocks, (size_t)r->n_blocks + 1, sizeof *r->blocks);
@@ -253,7 +271,7 @@ static void read_include(struct mpp_reader *r, const struct mpp_xml *node, const
     r->loaded = mpp_arena_grow(r->arena, r->loaded, &r->cap_loaded, (size_t)r->n_loaded + 1, sizeof *r->loaded);
     r->loaded[r->n_loaded++] = real;
     struct mpp_xml *root;
-    if (mpp_xml_read(r->arena, r->diag, path, &root) != MPP_OK) {
+    if (mpp_xml_read_at(r->arena, r->diag, path, node->loc, &root) != MPP_OK) {
         r->faults++;
         return;
     }
@@ -323,6 +341,7 @@ static void read_blocks(struct mpp_reader *r)
         else if (strcmp(c->name, "block") == 0)
             add_block(r, c);
     }
+    r->incomplete = r->faults > 0;
 }
 
 static bool check_root(struct mpp_reader *r)

@@ -6,7 +6,7 @@
 #include "ir/model_internal.h"
 #include "ir/model_names.h"
 
-enum { MAX_NESTING = 1024, MAX_NAME = 256, MAX_PATH_LEVELS = 4 };
+enum { MAX_NESTING = 1024, MAX_NAME = MPP_MAX_NAME, MAX_PATH_LEVELS = 4, MAX_HINTS = 20, MAX_WORDS = 1000 };
 
 /* A scope being expanded: the graph, a block's body, one iteration of a loop. */
 struct frame {
@@ -44,6 +44,12 @@ __attribute__((format(printf, 2, 3))) static const char *text(struct state *st, 
     va_end(ap);
     st->bytes += (int64_t)strlen(s);
     return s;
+}
+
+/* What it takes to evaluate EXPR, at most: a token takes an allocation of 16 bytes. */
+static int64_t cost_of(const char *expr)
+{
+    return 16 * (int64_t)strlen(expr);
 }
 
 /* "in block "f", called as h.3.attn at gpt.xml:58", innermost first. */
@@ -94,7 +100,7 @@ static bool step(struct state *st, struct frame *f, const struct mpp_xml *node)
     else if (st->nesting > MAX_NESTING)
         mpp_eval_error(&ev, "blocks, loops and ifs are nested over %d deep", MAX_NESTING);
     else
-        mpp_eval_error(&ev, "the model's names take over %d MiB when expanded", MPP_MAX_TEXT_BYTES >> 20);
+        mpp_eval_error(&ev, "the model's names and expressions take over %d MiB when expanded", MPP_MAX_TEXT_BYTES >> 20);
     st->stop = true;
     return false;
 }
@@ -161,6 +167,8 @@ static const char *unnamed(struct state *st, struct frame *f, const struct mpp_x
 
 static const char *hint_for(struct state *st, struct frame *f, const char *ref)
 {
+    if (mpp_diag_errors(st->r->diag) >= MAX_HINTS)
+        return "";
     const char **names = mpp_arena_array(st->r->arena, st->names.n + 1, const char *);
     int n = 0;
     for (; f; f = f->up) {
@@ -248,6 +256,11 @@ static bool wire_inputs(struct state *st, struct frame *f, const struct mpp_xml 
         return true;
     }
     item->n_in = count_words(in);
+    if (item->n_in > MAX_WORDS) {
+        mpp_eval_error(&ev, "in names over %d values", MAX_WORDS);
+        item->n_in = 0;
+        return false;
+    }
     st->bytes += item->n_in * 32 + (int64_t)strlen(in);
     item->in = mpp_arena_array(st->r->arena, item->n_in, const char *);
     bool ok = true;
@@ -268,8 +281,9 @@ static bool name_outputs(struct state *st, struct frame *f, const struct mpp_xml
     const char *name = mpp_xml_get(node, "name"), *out = mpp_xml_get(node, "out");
     struct mpp_eval ev = at(st, f, node, "out");
     item->n_out = out ? count_words(out) : 1;
-    if (item->n_out == 0) {
-        mpp_eval_error(&ev, "out is empty");
+    if (item->n_out == 0 || item->n_out > MAX_WORDS) {
+        mpp_eval_error(&ev, item->n_out ? "out names over %d values" : "out is empty", MAX_WORDS);
+        item->n_out = 0;
         return false;
     }
     item->out = mpp_arena_array(arena, item->n_out, const char *);
@@ -304,6 +318,8 @@ static void expand_op(struct state *st, struct frame *f, const struct mpp_xml *n
         st->stop = true;
         return;
     }
+    for (int i = 0; i < node->n_attrs; i++)
+        st->bytes += cost_of(node->attrs[i].value);
     bool ok = wire_inputs(st, f, node, &item);
     ok = name_outputs(st, f, node, &item) && ok;
     if (item.n_out > 0)
@@ -346,7 +362,7 @@ static struct mpp_env *bind_args(struct state *st, struct frame *f, const struct
     *env = (struct mpp_env){.up = st->r->globals, .bind = bind};
     for (const struct mpp_xml *c = block->xml->first; env->n < n; c = c->next) {
         const char *name = mpp_xml_get(c, "name"), *given = mpp_xml_get(call, name);
-        st->bytes += 64 + (int64_t)(given ? strlen(given) : 0);
+        st->bytes += 64 + cost_of(given ? given : mpp_xml_get(c, "default"));
         struct mpp_eval ev = given ? at(st, f, call, name) : mpp_reader_attr(st->r, c, env, "default");
         struct mpp_binding *b = &bind[env->n];
         enum mpp_value_type type;
@@ -476,7 +492,7 @@ static bool holds(struct state *st, struct frame *f, const struct mpp_xml *node,
 {
     struct mpp_eval ev = at(st, f, node, "test");
     bool wanted = false;
-    st->bytes += (int64_t)strlen(test);
+    st->bytes += cost_of(test);
     return mpp_eval_bool(&ev, test, &wanted) && wanted;
 }
 
@@ -524,7 +540,8 @@ static void check_call(struct mpp_reader *r, const struct mpp_xml *node)
         const char **names = mpp_arena_array(r->arena, r->n_blocks, const char *);
         for (int i = 0; i < r->n_blocks; i++)
             names[i] = r->blocks[i].name;
-        mpp_eval_error(&ev, "no block \"%.80s\"%s", name, mpp_diag_hint(r->diag, name, names, r->n_blocks));
+        if (!r->incomplete)
+            mpp_eval_error(&ev, "no block \"%.80s\"%s", name, mpp_diag_hint(r->diag, name, names, r->n_blocks));
         return;
     }
     const char *list = "name block in test";
@@ -565,6 +582,9 @@ static void check_body(struct mpp_reader *r, const struct mpp_xml *first)
 
 static void check_block(struct mpp_reader *r, const struct mpp_block *block)
 {
+    struct mpp_eval whole = mpp_reader_at(r, block->xml, NULL);
+    if (!mpp_check_count(&whole, block->xml, "arg", MPP_MAX_ARGS))
+        return;
     for (const struct mpp_xml *c = block->xml->first; c && strcmp(c->name, "arg") == 0; c = c->next) {
         struct mpp_eval ev = mpp_reader_at(r, c, NULL);
         const char *name = mpp_xml_get(c, "name"), *type = mpp_xml_get(c, "type");
@@ -611,7 +631,7 @@ void mpp_expand_graph(struct mpp_reader *r, const struct mpp_xml *graph, const s
     for (int i = 0; i < r->n_blocks; i++)
         check_block(r, &r->blocks[i]);
     check_body(r, graph->first);
-    if (r->faults != before)
+    if (r->faults != before || r->incomplete)
         return;
     struct state st = {.r = r, .names = {.arena = r->arena}, .scratch = {.arena = r->arena},
                        .n_tables = MPP_MODEL_NAMES_FIRST_SCOPE, .repeat = -1, .index = -1};

@@ -9,13 +9,18 @@
 #include "ir/model.h"
 
 enum {
-    MPP_MAX_ITEMS = 1000000,     /* ops after expansion */
-    MPP_MAX_STEPS = 4000000,     /* elements visited in expansion, so that empty loops end too */
+    MPP_MAX_ITEMS = 20000,       /* ops after expansion */
+    MPP_MAX_STEPS = 200000,      /* elements visited in expansion, so that empty loops end too */
     MPP_MAX_REPEAT_DEPTH = 32,
     MPP_MAX_CALL_DEPTH = 32,
     MPP_MAX_INCLUDE_DEPTH = 8,
-    MPP_MAX_TEXT_BYTES = 512 << 20, /* of names and paths made in expansion */
+    MPP_MAX_TEXT_BYTES = 256 << 20, /* of names, paths and evaluations made in expansion */
     MPP_MAX_FAULTS = 200,        /* expansion gives up after so many */
+    MPP_MAX_PARAMS = 1000,       /* dims and params; presets; requirements */
+    MPP_MAX_BLOCKS = 1000,
+    MPP_MAX_ARGS = 64,           /* of a block */
+    MPP_MAX_LIST = 1000,         /* inputs, optimizer groups, datasets, strips, ignores, shards: of each */
+    MPP_MAX_NAME = 256,          /* bytes of a name that the user gives */
 };
 
 struct mpp_block {
@@ -33,6 +38,7 @@ struct mpp_reader {
     const struct mpp_xml *root;
     struct mpp_env *globals;     /* params and dims */
     const char *root_dir;        /* real path of the main file's folder, for includes */
+    bool incomplete;             /* blocks may be missing because of a fault that has been reported */
     int n_blocks;
     size_t cap_blocks;
     struct mpp_block *blocks;
@@ -53,6 +59,9 @@ bool mpp_check_attrs(const struct mpp_eval *ev, const struct mpp_xml *node, cons
 
 /* Report that NODE may not stand where it does; LIST names what may: "dim param preset". */
 void mpp_unexpected_element(const struct mpp_eval *ev, const struct mpp_xml *node, const char *list);
+
+/* NODE may have at most MOST children called NAME; reports the first beyond. */
+bool mpp_check_count(const struct mpp_eval *ev, const struct mpp_xml *node, const char *name, int most);
 
 /* Report every child of NODE, which takes none. */
 bool mpp_check_leaf(const struct mpp_eval *ev, const struct mpp_xml *node);

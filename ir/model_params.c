@@ -4,6 +4,8 @@
 
 #include "ir/model_internal.h"
 
+enum { MAX_NAMED = 40 };   /* presets in a message */
+
 /* A <dim> or <param>: where its value comes from is settled before any is evaluated. */
 struct entry {
     const struct mpp_xml *xml;
@@ -44,6 +46,8 @@ static bool name_is_free(const struct params *p, const struct mpp_eval *ev, cons
     const struct entry *other = find(p, name);
     if (other)
         mpp_eval_error(ev, "a second \"%.80s\"; the first is at line %d", name, other->xml->loc.line);
+    else if (strlen(name) > MPP_MAX_NAME)
+        mpp_eval_error(ev, "the name \"%.40s...\" has over %d characters", name, MPP_MAX_NAME);
     else if (!mpp_is_identifier(name))
         mpp_eval_error(ev, "\"%.80s\" is not a name: letters, digits and _, not starting with a digit", name);
     else if (strcmp(name, "true") == 0 || strcmp(name, "false") == 0 || strcmp(name, "name") == 0)
@@ -88,6 +92,11 @@ static bool collect(struct params *p)
     p->entry = mpp_arena_array(p->r->arena, count, struct entry);
     struct mpp_eval ev = mpp_reader_at(p->r, p->xml, NULL);
     bool ok = mpp_check_attrs(&ev, p->xml, "");
+    static const char *const kinds[] = {"dim", "param", "preset", "require"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (!mpp_check_count(&ev, p->xml, kinds[i], MPP_MAX_PARAMS))
+            return false;
+    }
     for (const struct mpp_xml *c = p->xml->first; c; c = c->next) {
         ev = mpp_reader_at(p->r, c, NULL);
         if (strcmp(c->name, "dim") == 0 || strcmp(c->name, "param") == 0) {
@@ -131,6 +140,10 @@ static bool check_preset(const struct params *p, const struct mpp_xml *node)
     bool ok = mpp_check_leaf(&ev, node);
     if (!name) {
         mpp_eval_error(&ev, "<preset> needs the attribute \"name\"");
+        return false;
+    }
+    if (strlen(name) > MPP_MAX_NAME) {
+        mpp_eval_error(&ev, "a preset's name has over %d characters", MPP_MAX_NAME);
         return false;
     }
     for (const struct mpp_xml *c = p->xml->first; c != node; c = c->next) {
@@ -182,7 +195,10 @@ static bool use_presets(struct params *p)
         if (!name)
             continue;
         names[n++] = name;
-        all = mpp_arena_printf(arena, "%s%s%s", all, n > 1 ? ", " : "", name);
+        if (n <= MAX_NAMED)
+            all = mpp_arena_printf(arena, "%s%s%s", all, n > 1 ? ", " : "", name);
+        else if (n == MAX_NAMED + 1)
+            all = mpp_arena_printf(arena, "%s, ...", all);
         if (wanted && strcmp(name, wanted) == 0)
             chosen = c;
     }

@@ -27,6 +27,9 @@ static void check_children(struct mpp_reader *r, const struct mpp_xml *node, con
         many[i] = words[i][len] == '+';
         words[i] = mpp_arena_strndup(r->arena, words[i], len);
         names = mpp_arena_printf(r->arena, "%s%s ", names, words[i]);
+        struct mpp_eval ev = mpp_reader_at(r, node, NULL);
+        if (many[i] && !mpp_check_count(&ev, node, words[i], MPP_MAX_LIST))
+            return;
     }
     int latest = 0;
     for (const struct mpp_xml *c = node->first; c; c = c->next) {

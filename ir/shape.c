@@ -7,6 +7,8 @@
 
 #include "ir/rule_text.h"
 
+enum { MAX_SIZE_NAME = 256 };
+
 /* ---- sizes ---- */
 
 bool mpp_size_is_one(struct mpp_size s)
@@ -48,6 +50,8 @@ struct mpp_size mpp_size_product(struct mpp_arena *arena, const struct mpp_size 
         p.size = times(p.size, d.size);
         const char *name = d.name ? d.name : mpp_arena_printf(arena, "%lld", (long long)d.size);
         p.name = p.name ? mpp_arena_printf(arena, "%s*%s", p.name, name) : name;
+        if (strlen(p.name) > MAX_SIZE_NAME) /* products of products could double it with every op */
+            p.name = mpp_arena_printf(arena, "%lld", (long long)p.size);
     }
     if (!p.name)
         p.name = "1";

@@ -291,18 +291,24 @@ enum mpp_status mpp_xml_parse(struct mpp_arena *arena, struct mpp_diag *diag, co
     return r.failed ? MPP_INVALID : MPP_OK;
 }
 
-enum mpp_status mpp_xml_read(struct mpp_arena *arena, struct mpp_diag *diag, const char *path,
-                             struct mpp_xml **out_root)
+enum mpp_status mpp_xml_read_at(struct mpp_arena *arena, struct mpp_diag *diag, const char *path, struct mpp_loc loc,
+                                struct mpp_xml **out_root)
 {
     *out_root = NULL;
     size_t size = 0;
     const char *why = NULL;
     char *text = mpp_infile_read(arena, path, MAX_FILE_BYTES >> 20, &size, &why);
     if (!text) {
-        mpp_diag_error(diag, (struct mpp_loc){NULL, 0}, "cannot read %s: %s", path, why);
+        mpp_diag_error(diag, loc, "cannot read %s: %s", path, why);
         return MPP_INVALID;
     }
     return mpp_xml_parse(arena, diag, path, text, size, out_root);
+}
+
+enum mpp_status mpp_xml_read(struct mpp_arena *arena, struct mpp_diag *diag, const char *path,
+                             struct mpp_xml **out_root)
+{
+    return mpp_xml_read_at(arena, diag, path, (struct mpp_loc){NULL, 0}, out_root);
 }
 
 const char *mpp_xml_get(const struct mpp_xml *node, const char *name)

@@ -4,8 +4,8 @@
  *     MPP_TRY(mpp_xml_read(arena, diag, "gpt.xml", &root));
  *     for (const struct mpp_xml *c = root->first; c; c = c->next) ...
  *
- * Refuses DOCTYPE, entities beyond the five predefined ones, network access, files over 64 MiB and
- * nesting over 256; comments and white space are dropped; text inside elements is an error
+ * Refuses DOCTYPE, entities beyond the five predefined ones, network access, files over 64 MiB, encodings other
+ * than UTF-8, elements of over 1000 attributes and nesting over 256; comments and white space are dropped; text inside elements is an error
  * (no format here uses it). Lines are exact. */
 #ifndef MPP_XML_H
 #define MPP_XML_H
@@ -30,6 +30,10 @@ struct mpp_xml {
  * after one diagnostic at the first fault (PATH:line). */
 enum mpp_status mpp_xml_read(struct mpp_arena *arena, struct mpp_diag *diag, const char *path,
                              struct mpp_xml **out_root) MPP_CHECKED;
+
+/* As above, for a file that is named at LOC, which is blamed when it cannot be read. */
+enum mpp_status mpp_xml_read_at(struct mpp_arena *arena, struct mpp_diag *diag, const char *path, struct mpp_loc loc,
+                                struct mpp_xml **out_root) MPP_CHECKED;
 
 /* As above, from SIZE bytes of memory; NAME stands in messages. */
 enum mpp_status mpp_xml_parse(struct mpp_arena *arena, struct mpp_diag *diag, const char *name, const char *text,
