@@ -178,7 +178,7 @@ static void write_position_grad(struct mpp_emit *e, const struct mpp_instr *in)
         mpp_emit_line(e, "if (!later)");
     if (strcmp(add, "true") != 0)
         mpp_emit_line(e, "%smemset(%s, 0, %lld * sizeof(float));", later ? "    " : "", result(e, in, 0), count(table));
-    mpp_emit_line(e, "%s(%s, true, %s, %s);", accumulate_kernel(e), rows_count(e, dy, width), arg(e, in, 0),
+    mpp_emit_line(e, "%s(r, %s, true, %s, %s);", accumulate_kernel(e), rows_count(e, dy, width), arg(e, in, 0),
                   rows_from(e, result(e, in, 0), dy, width));
 }
 static const struct emitter emit_position_grad = {write_position_grad, always, NULL};
