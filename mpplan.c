@@ -3,8 +3,10 @@
  *     mpplan model.xml --gpus 4 -o plan/
  *
  * Options, then the stages in order: model -> graph -> plan -> local program -> directory. Exit status: 0 done,
- * 1 the system failed (I/O), 2 the input is wrong or nothing fits. */
+ * 1 the system failed (I/O), 2 the input is wrong or nothing fits, 3 memory is out, 128 + n signal n ended it. */
 #include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -20,6 +22,7 @@
 #include "ir/graph.h"
 #include "ir/layers.h"
 #include "ir/model.h"
+#include "ir/outfile.h"
 #include "ir/pass.h"
 #include "ir/schema.h"
 #include "planner/plan.h"
@@ -60,18 +63,40 @@ struct options {
     bool pinned, schema, help, version;
 };
 
-static volatile int interrupted;
+static volatile int interrupted, may_settle;
 
-/* The first Ctrl-C ends the search with the best plan so far, the second ends the process. */
-static void on_interrupt(int sig)
+static void say(const char *words)
 {
-    static const char words[] = "\nmpplan: taking the best plan found so far; Ctrl-C again to stop\n";
-    (void)!write(STDERR_FILENO, words, sizeof words - 1);
-    interrupted = 1;
-    signal(sig, SIG_DFL);
+    (void)!write(STDERR_FILENO, words, strlen(words));
 }
 
-/* Signals that would end the process wait while a directory is written, so that none is left half done. */
+/* At a terminal the first Ctrl-C during the search ends it with the best plan so far. Any other signal ends the process;
+ * nothing needs to be removed then, as signals are held while there is a temporary directory. */
+static void on_signal(int sig)
+{
+    if (sig == SIGINT && may_settle && !interrupted) {
+        say("\nmpplan: taking the best plan found so far; Ctrl-C again to stop\n");
+        interrupted = 1;
+        return;
+    }
+    say(sig == SIGINT ? "error: stopped by SIGINT\n" : sig == SIGTERM ? "error: stopped by SIGTERM\n" : "error: stopped by SIGHUP\n");
+    _exit(128 + sig);
+}
+
+static void catch_signals(void)
+{
+    struct sigaction end = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        struct sigaction before;
+        sigaction(signals[i], NULL, &before);
+        if (before.sa_handler != SIG_IGN) /* nohup, or a job in the background */
+            sigaction(signals[i], &end, NULL);
+    }
+    signal(SIGPIPE, SIG_IGN);     /* a write that fails is reported instead: pipes, file size limits */
+    signal(SIGXFSZ, SIG_IGN);
+}
+
 static void hold_signals(bool hold)
 {
     sigset_t set;
@@ -80,6 +105,14 @@ static void hold_signals(bool hold)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGHUP);
     sigprocmask(hold ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
+}
+
+/* A standard stream that is closed would be the next file opened. What is written to this one fails as it would have. */
+static void keep_descriptors(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)!open("/dev/null", O_RDONLY);
 }
 
 static double now_s(void)
@@ -250,43 +283,46 @@ static enum mpp_status cannot_write(struct mpp_diag *diag, const char *path)
     return MPP_IO;
 }
 
-static enum mpp_status write_report(struct mpp_diag *diag, const struct mpp_graph *g, const struct mpp_cluster *cluster,
-                                    const struct mpp_plan *plan, const struct mpp_lprog *prog, const char *path)
+static enum mpp_status write_report(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *g,
+                                    const struct mpp_cluster *cluster, const struct mpp_plan *plan,
+                                    const struct mpp_lprog *prog, const char *path)
 {
-    FILE *f = fopen(path, "w");
+    struct mpp_outfile *f = mpp_outfile_create(arena, path);
     if (!f)
         return cannot_write(diag, path);
-    enum mpp_status st = mpp_report_write(diag, g, cluster, plan, prog, f);
-    return fclose(f) != 0 && st == MPP_OK ? cannot_write(diag, path) : st;
+    MPP_TRY(mpp_report_write(diag, g, cluster, plan, prog, mpp_outfile_stream(f)));
+    return mpp_outfile_close(f) ? MPP_OK : cannot_write(diag, path);
 }
 
 static enum mpp_status write_directory(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *g,
                                        const struct mpp_cluster *cluster, const struct mpp_plan *plan,
                                        const struct mpp_lprog *prog, const char *dir)
 {
-    const char *tmp;
+    struct mpp_outdir *o;
+    MPP_TRY(mpp_outdir_begin(arena, diag, dir, &o));
+    const char *tmp = mpp_outdir_path(o);
     enum mpp_status st;
-    MPP_TRY(mpp_outdir_begin(arena, diag, dir, &tmp));
     MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, prog, tmp));
     MPP_TRY_GOTO(st, fail, mpp_plan_write_json(diag, g, cluster, plan, mpp_arena_printf(arena, "%s/plan.json", tmp)));
-    MPP_TRY_GOTO(st, fail, write_report(diag, g, cluster, plan, prog, mpp_arena_printf(arena, "%s/report.txt", tmp)));
-    return mpp_outdir_commit(arena, diag, tmp, dir);
+    MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_arena_printf(arena, "%s/report.txt", tmp)));
+    return mpp_outdir_commit(o);
 fail:
-    mpp_outdir_abandon(tmp);
+    mpp_outdir_abandon(o);
     return st;
 }
 
-static enum mpp_status write_stats(struct mpp_diag *diag, const char *path, const struct stats *s,
-                                   const struct mpp_graph *g, const struct mpp_plan *plan)
+static enum mpp_status write_stats(struct mpp_arena *arena, struct mpp_diag *diag, const char *path,
+                                   const struct stats *s, const struct mpp_graph *g, const struct mpp_plan *plan)
 {
-    FILE *f = strcmp(path, "-") ? fopen(path, "w") : stderr;
-    if (!f)
+    struct mpp_outfile *file = strcmp(path, "-") ? mpp_outfile_create(arena, path) : NULL;
+    if (!file && strcmp(path, "-"))
         return cannot_write(diag, path);
+    FILE *f = file ? mpp_outfile_stream(file) : stderr;
     fprintf(f, "{\"read_s\": %.6f, \"plan_s\": %.6f, \"lower_s\": %.6f, \"emit_s\": %.6f, \"ops\": %d, \"groups\": %d, "
                "\"solver_nodes\": %d, \"solver_nodes_reduced\": %d, \"glpk_rows\": %d, \"glpk_cols\": %d, \"gap\": %.9g}\n",
             s->read_s, s->plan_s, s->lower_s, s->emit_s, g->n_ops, g->n_groups, plan->solver.nodes_full,
             plan->solver.nodes_reduced, plan->solver.glpk_rows, plan->solver.glpk_cols, plan->gap);
-    return f != stderr && fclose(f) != 0 ? cannot_write(diag, path) : MPP_OK;
+    return file && !mpp_outfile_close(file) ? cannot_write(diag, path) : MPP_OK;
 }
 
 static void print_schema(struct mpp_arena *arena)
@@ -318,60 +354,102 @@ static enum mpp_status make_folders(struct mpp_arena *arena, struct mpp_diag *di
     }
 }
 
-static enum mpp_status run(struct mpp_arena *arena, struct mpp_diag *diag, struct options *o)
+/* ---- one run ---- */
+
+struct job {
+    struct mpp_guard guard;
+    struct mpp_arena *arena;
+    struct mpp_diag *diag;
+    struct options options;
+    const char *phase;            /* what is being done, for the message when memory is out */
+};
+
+static enum mpp_status run(struct job *job)
 {
+    struct mpp_arena *arena = job->arena;
+    struct mpp_diag *diag = job->diag;
+    const struct options *o = &job->options;
     struct stats stats = {0};
     double start = now_s();
     struct mpp_model *model;
     struct mpp_graph *g;
     struct mpp_cluster *cluster = NULL;
+    job->phase = "reading the model";
     MPP_TRY(mpp_model_read(arena, diag, o->model, &o->model_options, &model));
+    job->phase = "building the training step";
     MPP_TRY(mpp_graph_build(arena, diag, model, &g));
     struct mpp_pass_ctx ctx = {.arena = arena, .diag = diag, .dump_after = o->dump_after, .dump_to = stdout};
     MPP_TRY(mpp_passes_run(&ctx, g));
     if (o->dump_after)
         return MPP_OK;
+    job->phase = "reading the cluster";
     int64_t n = o->gpus ? o->gpus : o->cluster ? 0 : 1;
     MPP_TRY(mpp_cluster_load(arena, diag, o->cluster ? o->cluster : "host", n, &cluster));
     stats.read_s = now_s() - start;
 
     if (o->dump_ilp)
         MPP_TRY(make_folders(arena, diag, o->dump_ilp));
-    if (o->out)
-        MPP_TRY(mpp_outdir_check(arena, diag, o->out));
+    job->phase = "looking at the output directory";
+    hold_signals(true);
+    enum mpp_status st = o->out ? mpp_outdir_check(arena, diag, o->out) : MPP_OK;
+    hold_signals(false);
+    MPP_TRY(st);
     struct mpp_plan *plan;
     struct mpp_lprog *prog;
+    job->phase = "planning (fewer --gpus, a smaller model or --fix need less)";
+    may_settle = isatty(STDERR_FILENO);
     MPP_TRY(plan_and_lower(arena, diag, o, g, cluster, &stats, &plan, &prog));
+    may_settle = false;
     start = now_s();
-    if (o->out) {
-        hold_signals(true);
-        enum mpp_status st = write_directory(arena, diag, g, cluster, plan, prog, o->out);
-        hold_signals(false);
-        MPP_TRY(st);
-    }
+    job->phase = "writing the plan";
+    hold_signals(true);
+    st = o->out ? write_directory(arena, diag, g, cluster, plan, prog, o->out) : MPP_OK;
+    hold_signals(false);
+    MPP_TRY(st);
     stats.emit_s = now_s() - start;
+    job->phase = "printing the report";
     MPP_TRY(mpp_report_write(diag, g, cluster, plan, prog, stdout));
-    return o->stats ? write_stats(diag, o->stats, &stats, g, plan) : MPP_OK;
+    return o->stats ? write_stats(arena, diag, o->stats, &stats, g, plan) : MPP_OK;
+}
+
+static int work(struct job *job, int argc, char **argv)
+{
+    job->arena = mpp_arena_guarded(&job->guard);
+    job->diag = mpp_diag_in(job->arena, stderr);
+    const struct options *o = &job->options;
+    enum mpp_status st = parse_options(job->arena, job->diag, argc, argv, &job->options);
+    if (st == MPP_OK && o->help)
+        fputs(usage, stdout);
+    else if (st == MPP_OK && o->version)
+        printf("mpplan %s\n", MPP_VERSION);
+    else if (st == MPP_OK && o->schema)
+        print_schema(job->arena);
+    else if (st == MPP_OK)
+        st = run(job);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && st == MPP_OK)
+        st = cannot_write(job->diag, "standard output");
+    return st == MPP_OK ? 0 : st == MPP_IO ? 1 : st == MPP_LIMIT && interrupted ? 128 + SIGINT : 2;
+}
+
+/* The guard's frame: nothing here changes after setjmp but what JOB holds. */
+static int guarded(struct job *job, int argc, char **argv)
+{
+    if (setjmp(job->guard.escape) == 0)
+        return work(job, argc, argv);
+    hold_signals(true);           /* the output directory is removed with the arenas */
+    size_t mib = job->guard.bytes >> 20;
+    mpp_guard_free(&job->guard);
+    fprintf(stderr, "error: out of memory while %s; %zu MiB were in use: free some, or raise the limit (ulimit -v)\n",
+            job->phase, mib);
+    return 3;
 }
 
 int main(int argc, char **argv)
 {
-    struct mpp_arena *arena = mpp_arena_new();
-    struct mpp_diag *diag = mpp_diag_new(stderr);
-    struct options o = {0};
-    signal(SIGINT, on_interrupt);
-    enum mpp_status st = parse_options(arena, diag, argc, argv, &o);
-    if (st == MPP_OK && o.help)
-        fputs(usage, stdout);
-    else if (st == MPP_OK && o.version)
-        printf("mpplan %s\n", MPP_VERSION);
-    else if (st == MPP_OK && o.schema)
-        print_schema(arena);
-    else if (st == MPP_OK)
-        st = run(arena, diag, &o);
-    if ((fflush(stdout) != 0 || ferror(stdout)) && st == MPP_OK)
-        st = cannot_write(diag, "standard output");
-    mpp_diag_free(diag);
-    mpp_arena_free(arena);
-    return st == MPP_OK ? 0 : st == MPP_IO ? 1 : 2;
+    struct job job = {.phase = "reading the options"};
+    keep_descriptors();
+    catch_signals();
+    int status = guarded(&job, argc, argv);
+    mpp_guard_free(&job.guard);
+    return status;
 }

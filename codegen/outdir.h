@@ -1,13 +1,19 @@
 /* outdir.h - a plan directory that appears whole or not at all.
  *
  *     MPP_TRY(mpp_outdir_check(arena, diag, "plan/"));            // before hours of planning
- *     const char *tmp;
- *     MPP_TRY(mpp_outdir_begin(arena, diag, "plan/", &tmp));      // a fresh directory on the same file system
- *     ... write files into tmp ...
- *     MPP_TRY(mpp_outdir_commit(arena, diag, tmp, "plan/"));      // or mpp_outdir_abandon(tmp)
+ *     struct mpp_outdir *o;
+ *     MPP_TRY(mpp_outdir_begin(arena, diag, "plan/", &o));        // a temporary directory on the same file system
+ *     ... write files into mpp_outdir_path(o) ...
+ *     MPP_TRY(mpp_outdir_commit(o));                              // or mpp_outdir_abandon(o)
  *
- * Commit moves every file and folder into place. What a user keeps in the directory besides (checkpoints, a built
- * trainer) stays. A directory that exists, is not empty and holds no plan.json is refused. */
+ * The temporary directory is .mpplan-tmp-XXXXXX in a directory that exists, NAME.mpplan-tmp-XXXXXX beside one that does
+ * not. Missing folders above are made. Whatever ends early (abandon, the arena freed, a failed commit) removes both; a
+ * process that is killed leaves its temporary directory, which the next begin for the same place removes: a lock tells
+ * those in use from those left behind.
+ *
+ * Commit moves every file and folder into place; if one cannot be moved, those before it are moved back. What a user keeps
+ * in the directory besides (checkpoints, a built trainer) stays. Of several processes that commit to one directory each
+ * moves all its files before the next begins. A directory that exists, is not empty and holds no plan.json is refused. */
 #ifndef MPP_OUTDIR_H
 #define MPP_OUTDIR_H
 
@@ -15,18 +21,25 @@
 #include "ir/diag.h"
 #include "ir/status.h"
 
-/* Can DIR be written? Leaves nothing behind. */
+struct mpp_outdir;
+
+/* Can DIR be written? Leaves nothing behind. MPP_INVALID where another DIR would help, MPP_IO where the system fails. */
 enum mpp_status mpp_outdir_check(struct mpp_arena *arena, struct mpp_diag *diag, const char *dir) MPP_CHECKED;
 
-/* Check DIR and make a temporary directory, inside it where it exists, else beside it; *OUT_TMP is its path, in ARENA. */
+/* Check DIR and make the temporary directory. *OUT lives in ARENA; unless committed, it is abandoned when ARENA is freed. */
 enum mpp_status mpp_outdir_begin(struct mpp_arena *arena, struct mpp_diag *diag, const char *dir,
-                                 const char **out_tmp) MPP_CHECKED;
+                                 struct mpp_outdir **out) MPP_CHECKED;
 
-/* Move TMP's entries into DIR (made if missing) and remove TMP. On failure TMP is removed. */
-enum mpp_status mpp_outdir_commit(struct mpp_arena *arena, struct mpp_diag *diag, const char *tmp,
-                                  const char *dir) MPP_CHECKED;
+/* Where to write. */
+const char *mpp_outdir_path(const struct mpp_outdir *o);
 
-/* Remove TMP and all in it. */
-void mpp_outdir_abandon(const char *tmp);
+/* Move what was written into place and remove the temporary directory. On failure nothing has changed. */
+enum mpp_status mpp_outdir_commit(struct mpp_outdir *o) MPP_CHECKED;
+
+/* Remove what was made. Needs no memory; once committed or abandoned, nothing happens. */
+void mpp_outdir_abandon(struct mpp_outdir *o);
+
+/* Remove PATH, a file or a directory with all in it. Needs no memory. */
+void mpp_outdir_remove(const char *path);
 
 #endif

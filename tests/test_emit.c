@@ -504,7 +504,7 @@ int main(int argc, char **argv)
     test_names(tmp);
     test_numbers_all(tmp);
     test_workspace(tmp);
-    mpp_outdir_abandon(tmp);
+    mpp_outdir_remove(tmp);
     printf("%d passed, %d failed\n", passed, failed);
     return failed > 0;
 }
