@@ -1,4 +1,5 @@
 /* json.c - a reader of JSON (RFC 8259) in memory. */
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -310,6 +311,29 @@ static bool skip_number(struct mpp_json *j)
     return mpp_json_fault(j, "not a number");
 }
 
+bool mpp_json_number(struct mpp_json *j, double *out)
+{
+    char text[64];
+    int c = peek(j);
+    *out = 0;
+    if (c != '-' && !(c >= '0' && c <= '9'))
+        return unexpected(j, "a number");
+    const unsigned char *begin = j->at;
+    if (!skip_number(j))
+        return false;
+    size_t n = (size_t)(j->at - begin);
+    if (n < sizeof text) {
+        memcpy(text, begin, n);
+        text[n] = '\0';
+        *out = strtod(text, NULL);
+    }
+    if (n < sizeof text && isfinite(*out))
+        return true;
+    *out = 0;
+    j->at = begin;
+    return mpp_json_fault(j, n < sizeof text ? "a number past what a double holds" : "a number of more than 63 digits");
+}
+
 static bool skip_word(struct mpp_json *j)
 {
     static const char *const words[] = {"true", "false", "null"};
@@ -354,4 +378,31 @@ int mpp_json_end(struct mpp_json *j)
     if (peek(j) >= 0)
         unexpected(j, "the end");
     return j->code;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------- */
+
+int64_t mpp_json_escape(const char *text, char *out)
+{
+    const unsigned char *at = (const unsigned char *)text, *end = at + strlen(text);
+    int64_t n = 0;
+    while (at < end) {
+        char piece[8];
+        int taken = utf8_length(at, end), length = taken;
+        if (taken == 0) {
+            taken = 1;
+            length = snprintf(piece, sizeof piece, "\xef\xbf\xbd");
+        } else if (*at == '"' || *at == '\\') {
+            length = snprintf(piece, sizeof piece, "\\%c", *at);
+        } else if (*at < 0x20) {
+            length = snprintf(piece, sizeof piece, "\\u%04x", *at);
+        } else {
+            memcpy(piece, at, (size_t)taken);
+        }
+        if (out != NULL)
+            memcpy(out + n, piece, (size_t)length);
+        n += length;
+        at += taken;
+    }
+    return n;
 }

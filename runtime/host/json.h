@@ -46,6 +46,8 @@ bool mpp_json_string(struct mpp_json *j, char *out, int out_bytes);
 bool mpp_json_string_new(struct mpp_json *j, char **out);
 /* A whole number. */
 bool mpp_json_integer(struct mpp_json *j, int64_t *out);
+/* Any number that a double holds. */
+bool mpp_json_number(struct mpp_json *j, double *out);
 /* Any value. */
 bool mpp_json_skip(struct mpp_json *j);
 /* Nothing may follow. */
@@ -53,5 +55,9 @@ int mpp_json_end(struct mpp_json *j) MPP_RT_CHECKED;
 
 /* A fault of the caller's: `path: byte N: what`. */
 bool mpp_json_fault(struct mpp_json *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* TEXT as the inside of a JSON string: its length, written (without a NUL) where OUT is not NULL. What is no UTF-8
+ * becomes U+FFFD. */
+int64_t mpp_json_escape(const char *text, char *out);
 
 #endif

@@ -505,24 +505,6 @@ bool mpp_weight_read_i32(const struct mpp_weight *weight, int64_t first, int64_t
 
 /* ---- writing ------------------------------------------------------------------------------------------ */
 
-/* NAME as JSON text: its length, written where OUT is not NULL. Names are UTF-8. */
-static int64_t print_name(const char *name, char *out)
-{
-    int64_t n = 0;
-    for (; *name != '\0'; name++) {
-        char text[8] = {*name};
-        if (*name == '"' || *name == '\\')
-            snprintf(text, sizeof text, "\\%c", *name);
-        else if ((unsigned char)*name < 0x20)
-            snprintf(text, sizeof text, "\\u%04x", (unsigned char)*name);
-        size_t length = strlen(text);
-        if (out != NULL)
-            memcpy(out + n, text, length);
-        n += (int64_t)length;
-    }
-    return n;
-}
-
 /* `"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`: its length, written where OUT is not NULL. */
 static int64_t print_entry(const struct mpp_st_entry *entry, int64_t begin, int64_t end, char *out)
 {
@@ -531,7 +513,7 @@ static int64_t print_entry(const struct mpp_st_entry *entry, int64_t begin, int6
     for (int d = 0; d < entry->n_dims; d++)
         at += snprintf(rest + at, sizeof rest - (size_t)at, "%s%lld", d > 0 ? "," : "", (long long)entry->dims[d]);
     at += snprintf(rest + at, sizeof rest - (size_t)at, "],\"data_offsets\":[%lld,%lld]}", (long long)begin, (long long)end);
-    int64_t name = print_name(entry->name, out != NULL ? out + 1 : NULL);
+    int64_t name = mpp_json_escape(entry->name, out != NULL ? out + 1 : NULL);
     if (out != NULL) {
         out[0] = '"';
         memcpy(out + 1 + name, rest, (size_t)at);

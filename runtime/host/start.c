@@ -13,7 +13,7 @@
 static void say(bool speaks, const char *note)
 {
     if (speaks && note[0] != '\0')
-        fprintf(stderr, "note: %s\n", note);
+        mpp_note("%s", note);
 }
 
 /* FOUND is what to go on from; tell how this run differs. */

@@ -2,18 +2,20 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "json.h"
+#include "mapped.h"
 #include "mpp_rt.h"
 #include "options.h"
 #include "state.h"
 
-#define STEP_LIMIT 1000000000000000 /* steps, times any batch, stay within int64_t */
+#define STEP_LIMIT 1000000000000 /* steps, times any batch, stay within int64_t */
+#define BATCH_LIMIT 1000000
 
 const char *const mpp_state_file_names[MPP_STATE_FILES] = {"model.safetensors", "optimizer.safetensors"};
 
@@ -99,21 +101,29 @@ void mpp_state_compare(const struct mpp_checkpoint *from, const struct mpp_check
 
 /* ---- the file ---------------------------------------------------------------------------------------------- */
 
-static json_t *state_json(const struct mpp_checkpoint *s)
+static void print_text(FILE *out, const char *name, const char *text)
 {
-    json_t *settings = json_object(), *files = json_object();
-    json_object_set_new(settings, "schedule", json_string(s->schedule));
+    char escaped[6 * sizeof((struct mpp_checkpoint *)0)->data];
+    int64_t n = mpp_json_escape(text, escaped);
+    fprintf(out, "\"%s\": \"%.*s\"", name, (int)n, escaped);
+}
+
+static void print_state(FILE *out, const struct mpp_checkpoint *s)
+{
+    fputs("{\n  ", out);
+    print_text(out, "model", s->model);
+    fprintf(out, ",\n  \"step\": %lld,\n  \"samples\": %lld,\n  \"seed\": %lld,\n  \"batch\": %lld,\n  ", (long long)s->step,
+            (long long)s->samples, (long long)s->seed, (long long)s->batch);
+    print_text(out, "data", s->data);
+    fputs(",\n  \"settings\": {\n    ", out);
+    print_text(out, "schedule", s->schedule);
     for (int i = 0; i < MPP_STATE_SETTINGS; i++)
-        json_object_set_new(settings, setting_names[i], json_real(s->setting[i]));
-    for (int i = 0; i < MPP_STATE_FILES; i++) {
-        char sum[32];
-        (void)snprintf(sum, sizeof sum, "%016llx", (unsigned long long)s->file[i].sum);
-        json_object_set_new(files, mpp_state_file_names[i],
-                            json_pack("{s:I, s:s}", "bytes", (json_int_t)s->file[i].bytes, "sum", sum));
-    }
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:o}", "model", s->model, "step", (json_int_t)s->step,
-                     "samples", (json_int_t)s->samples, "seed", (json_int_t)s->seed, "batch", (json_int_t)s->batch,
-                     "data", s->data, "settings", settings, "files", files);
+        fprintf(out, ",\n    \"%s\": %.17g", setting_names[i], s->setting[i]);
+    fputs("\n  },\n  \"files\": {", out);
+    for (int i = 0; i < MPP_STATE_FILES; i++)
+        fprintf(out, "%s\n    \"%s\": {\"bytes\": %lld, \"sum\": \"%016llx\"}", i > 0 ? "," : "", mpp_state_file_names[i],
+                (long long)s->file[i].bytes, (unsigned long long)s->file[i].sum);
+    fputs("\n  }\n}\n", out);
 }
 
 int mpp_state_write(const struct mpp_checkpoint *state, const char *dir, struct mpp_error *error)
@@ -121,64 +131,133 @@ int mpp_state_write(const struct mpp_checkpoint *state, const char *dir, struct 
     char path[MPP_PATH_BYTES];
     if (snprintf(path, sizeof path, "%s/state.json", dir) >= MPP_PATH_BYTES)
         return mpp_error_set(error, MPP_EXIT_INPUT, "the path %.64s... is too long", dir);
-    json_t *root = state_json(state);
-    if (root == NULL)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: the model's or the data's name is not UTF-8", path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    bool ok = fd >= 0 && json_dumpfd(root, fd, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) == 0 && fsync(fd) == 0;
+    FILE *out = fopen(path, "we");
+    if (out == NULL)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "%s: %s", path, errno == ENOMEM ? "out of memory" : strerror(errno));
+    errno = 0;
+    print_state(out, state);
+    bool ok = fflush(out) == 0 && !ferror(out) && fsync(fileno(out)) == 0;
     int why = errno;
-    if (fd >= 0 && close(fd) != 0)
+    if (fclose(out) != 0 && ok) {
         ok = false;
-    json_decref(root);
+        why = errno;
+    }
     return ok ? MPP_EXIT_OK : mpp_error_set(error, MPP_EXIT_SYSTEM, "%s: %s", path, strerror(why));
 }
 
-static void copy_text(const json_t *root, const char *name, char *out, size_t out_bytes)
+/* Which of NAMES a key is, -1: none. A second time is a fault. */
+static int read_key(struct mpp_json *j, const char *const *names, int n, unsigned *seen)
 {
-    const char *text = json_string_value(json_object_get(root, name));
-    (void)snprintf(out, out_bytes, "%s", text != NULL ? text : "");
+    char key[32];
+    mpp_json_key(j, key, sizeof key);
+    for (int i = 0; i < n; i++)
+        if (strcmp(key, names[i]) == 0) {
+            if (*seen >> i & 1)
+                mpp_json_fault(j, "%s occurs twice", key);
+            *seen |= 1u << i;
+            return i;
+        }
+    return -1;
 }
 
-static bool read_files(const json_t *files, struct mpp_checkpoint *out)
+static void read_settings(struct mpp_json *j, struct mpp_checkpoint *out)
 {
-    for (int i = 0; i < MPP_STATE_FILES; i++) {
-        const json_t *file = json_object_get(files, mpp_state_file_names[i]);
-        const char *sum = json_string_value(json_object_get(file, "sum"));
-        char *end = NULL;
-        out->file[i].bytes = -1;
-        if (files == NULL) /* of a release that did not record them */
-            continue;
-        out->file[i].bytes = json_integer_value(json_object_get(file, "bytes"));
-        out->file[i].sum = sum != NULL ? strtoull(sum, &end, 16) : 0;
-        if (sum == NULL || strlen(sum) != 16 || *end != '\0' || out->file[i].bytes <= 0)
-            return false;
+    const char *names[MPP_STATE_SETTINGS + 1] = {"schedule"};
+    unsigned seen = 0;
+    memcpy(names + 1, setting_names, sizeof setting_names);
+    mpp_json_open(j, '{');
+    while (mpp_json_more(j, '}')) {
+        int k = read_key(j, names, MPP_STATE_SETTINGS + 1, &seen);
+        if (k < 0)
+            mpp_json_skip(j);
+        else if (k == 0)
+            mpp_json_string(j, out->schedule, sizeof out->schedule);
+        else
+            mpp_json_number(j, &out->setting[k - 1]);
     }
-    return true;
+}
+
+static void read_file(struct mpp_json *j, struct mpp_state_file *out)
+{
+    static const char *const names[] = {"bytes", "sum"};
+    unsigned seen = 0;
+    char sum[32] = "";
+    mpp_json_open(j, '{');
+    while (mpp_json_more(j, '}')) {
+        int k = read_key(j, names, 2, &seen);
+        if (k < 0)
+            mpp_json_skip(j);
+        else if (k == 0)
+            mpp_json_integer(j, &out->bytes);
+        else
+            mpp_json_string(j, sum, sizeof sum);
+    }
+    if (seen != 3 || out->bytes <= 0 || strlen(sum) != 16 || strspn(sum, "0123456789abcdef") != 16)
+        mpp_json_fault(j, "a file has its bytes and its sum, 16 hexadecimal digits");
+    out->sum = strtoull(sum, NULL, 16);
+}
+
+static void read_files(struct mpp_json *j, struct mpp_checkpoint *out)
+{
+    unsigned seen = 0;
+    mpp_json_open(j, '{');
+    while (mpp_json_more(j, '}')) {
+        int k = read_key(j, mpp_state_file_names, MPP_STATE_FILES, &seen);
+        if (k < 0)
+            mpp_json_skip(j);
+        else
+            read_file(j, &out->file[k]);
+    }
+    for (int i = 0; i < MPP_STATE_FILES; i++)
+        if (!(seen >> i & 1))
+            mpp_json_fault(j, "%s is not listed", mpp_state_file_names[i]);
+}
+
+enum key { KEY_STEP, KEY_SEED, KEY_BATCH, KEY_SAMPLES, KEY_MODEL, KEY_DATA, KEY_SETTINGS, KEY_FILES, N_KEYS };
+
+static void read_member(struct mpp_json *j, int key, struct mpp_checkpoint *out)
+{
+    int64_t seed;
+    switch (key) {
+    case KEY_STEP: mpp_json_integer(j, &out->step); break;
+    case KEY_SEED:
+        mpp_json_integer(j, &seed);
+        out->seed = (uint64_t)seed;
+        break;
+    case KEY_BATCH: mpp_json_integer(j, &out->batch); break;
+    case KEY_SAMPLES: mpp_json_integer(j, &out->samples); break;
+    case KEY_MODEL: mpp_json_string(j, out->model, sizeof out->model); break;
+    case KEY_DATA: mpp_json_string(j, out->data, sizeof out->data); break;
+    case KEY_SETTINGS: read_settings(j, out); break;
+    case KEY_FILES: read_files(j, out); break;
+    default: mpp_json_skip(j);
+    }
 }
 
 static int read_state(const char *path, struct mpp_checkpoint *out, struct mpp_error *error)
 {
-    json_error_t why;
-    json_int_t step = -1, seed = 0, batch = 0, samples = -1;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
-    if (root == NULL)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: %s", path, why.text);
-    bool ok = json_unpack_ex(root, &why, 0, "{s:I, s:I, s?I, s?I}", "step", &step, "seed", &seed, "batch", &batch, "samples",
-                             &samples) == 0;
-    ok = ok && step >= 0 && step <= STEP_LIMIT && batch >= 0 && samples >= -1;
-    ok = ok && read_files(json_object_get(root, "files"), out);
-    out->step = step;
-    out->seed = (uint64_t)seed;
-    out->batch = batch;
-    out->samples = samples;
-    copy_text(root, "model", out->model, sizeof out->model);
-    copy_text(root, "data", out->data, sizeof out->data);
-    const json_t *settings = json_object_get(root, "settings");
-    copy_text(settings, "schedule", out->schedule, sizeof out->schedule);
-    for (int i = 0; i < MPP_STATE_SETTINGS; i++)
-        out->setting[i] = json_number_value(json_object_get(settings, setting_names[i]));
-    json_decref(root);
-    return ok ? MPP_EXIT_OK : mpp_error_set(error, MPP_EXIT_INPUT, "%s: does not tell a step, its seed and its files", path);
+    static const char *const names[N_KEYS] = {"step", "seed", "batch", "samples", "model", "data", "settings", "files"};
+    struct mpp_mapped text;
+    int code = mpp_mapped_open(path, &text, error);
+    if (code != MPP_EXIT_OK)
+        return code;
+    struct mpp_json j = mpp_json_of(path, text.bytes, text.n_bytes, 0, error);
+    unsigned seen = 0;
+    out->samples = -1;
+    for (int i = 0; i < MPP_STATE_FILES; i++)
+        out->file[i].bytes = -1;
+    mpp_json_open(&j, '{');
+    while (mpp_json_more(&j, '}'))
+        read_member(&j, read_key(&j, names, N_KEYS, &seen), out);
+    code = mpp_json_end(&j);
+    mpp_mapped_close(&text);
+    if (code == MPP_EXIT_OK && (!(seen >> KEY_STEP & 1) || !(seen >> KEY_SEED & 1)))
+        code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: tells no step and seed", path);
+    if (code == MPP_EXIT_OK && (out->step < 0 || out->step > STEP_LIMIT || out->batch < 0 || out->batch > BATCH_LIMIT ||
+                                out->samples < -1 || out->samples > INT64_MAX / 2))
+        code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: step %lld, %lld samples in batches of %lld are no place to go on from",
+                             path, (long long)out->step, (long long)out->samples, (long long)out->batch);
+    return code;
 }
 
 /* ---- finding one --------------------------------------------------------------------------------------------- */
@@ -193,19 +272,29 @@ int64_t mpp_checkpoint_number(const char *name)
     return *end == '\0' && errno == 0 ? n : -1;
 }
 
-int64_t mpp_checkpoint_newest(const char *dir, int64_t below)
+/* The highest step of DIR below BELOW, -1 where there is none, or no DIR. */
+static int find_newest(const char *dir, int64_t below, int64_t *best_out, struct mpp_error *error)
 {
-    int64_t best = -1;
+    *best_out = -1;
     DIR *d = opendir(dir);
     if (d == NULL)
-        return -1;
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        return errno == ENOENT ? MPP_EXIT_OK : mpp_error_system(error, dir, errno);
+    errno = 0;
+    for (struct dirent *e; (e = readdir(d)) != NULL; errno = 0) {
         int64_t n = mpp_checkpoint_number(e->d_name);
-        if (n > best && n < below)
-            best = n;
+        if (n > *best_out && n < below)
+            *best_out = n;
     }
+    int code = errno == 0 ? MPP_EXIT_OK : mpp_error_system(error, dir, errno);
     closedir(d);
-    return best;
+    return code;
+}
+
+int64_t mpp_checkpoint_newest(const char *dir, int64_t below)
+{
+    struct mpp_error error;
+    int64_t best;
+    return find_newest(dir, below, &best, &error) == MPP_EXIT_OK ? best : -1;
 }
 
 /* Reads and checks the checkpoint whose folder is OUT->path. */
@@ -248,15 +337,25 @@ int mpp_checkpoint_find(const char *dir, struct mpp_checkpoint *found_out, bool 
     if (stat(dir, &st) == 0 && !S_ISDIR(st.st_mode))
         return mpp_error_set(error, MPP_EXIT_INPUT, "%s: not a folder", dir);
     struct mpp_error first = {0};
-    for (int64_t step = INT64_MAX; (step = mpp_checkpoint_newest(dir, step)) >= 0;) {
+    for (int64_t step = INT64_MAX;;) {
         struct mpp_error why;
+        int code = find_newest(dir, step, &step, error);
+        if (code != MPP_EXIT_OK)
+            return code;
+        if (step < 0)
+            break;
         *found = (struct mpp_checkpoint){0};
         (void)snprintf(found->path, sizeof found->path, "%.4000s/step-%lld", dir, (long long)step);
-        if (open_step(found, &why) == MPP_EXIT_OK) {
+        code = open_step(found, &why);
+        if (code == MPP_EXIT_OK) {
             if (first.code != MPP_EXIT_OK)
                 (void)snprintf(found->note, sizeof found->note, "%.400s; going back to step-%lld", first.text,
                                (long long)step);
             return MPP_EXIT_OK;
+        }
+        if (code == MPP_EXIT_SYSTEM) { /* the step may be whole: going back would lose it */
+            *error = why;
+            return code;
         }
         if (first.code == MPP_EXIT_OK)
             first = why;

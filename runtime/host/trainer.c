@@ -81,7 +81,7 @@ static void make_parameters(struct mpp_rank *r)
         code = mpp_init_load(r, MPP_KIND_PARAMETER, job->options->init, r->program->strip_prefixes, note, sizeof note,
                              &error);
         if (code == MPP_EXIT_OK && r->rank == 0 && note[0] != '\0')
-            fprintf(stderr, "note: %s\n", note);
+            mpp_note("%s", note);
     }
     mpp_agree(r, code, &error);
 }
@@ -326,8 +326,7 @@ static int open_outputs(struct mpp_rank *r, struct mpp_error *error)
         return code;
     int64_t later = o->save != NULL ? mpp_checkpoint_newest(o->save, INT64_MAX) : -1;
     if (later > job->first_step)
-        fprintf(stderr, "note: %s holds step-%lld of an earlier run, which --resume %s would take\n", o->save,
-                (long long)later, o->save);
+        mpp_note("%s holds step-%lld of an earlier run, which --resume %s would take", o->save, (long long)later, o->save);
     /* mpirun shows its processes a terminal of its own, where lines cannot be rewritten */
     bool rewrite = job->local_ranks == r->n_ranks;
     return mpp_progress_open(o->metrics, job->resume != NULL, rewrite, job->first_step, o->steps, &local->progress,
@@ -351,7 +350,10 @@ static void run(struct mpp_rank *r)
     if (job->options->dump_grads != NULL && last <= job->first_step)
         last = job->first_step + 1;
     code = mpp_feed_start(r, job->data, job->first_step, last, &local->feed, &error);
-    if (code == MPP_EXIT_OK && r->rank == 0) {
+    if (code == MPP_EXIT_OK && last > job->first_step) /* bad data show before anything is written */
+        code = mpp_feed_wait(local->feed, job->first_step, &error);
+    mpp_agree(r, code, &error);
+    if (r->rank == 0) {
         if (job->first_step > 0)
             printf("continuing from step %lld%s\n", (long long)job->first_step,
                    job->first_step >= job->options->steps ? ": nothing is left to do" : "");
