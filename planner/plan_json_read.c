@@ -2,22 +2,28 @@
  *
  * A user may have edited the file, so nothing in it is believed: every fault is one message that names the record. */
 #include <ctype.h>
-#include <errno.h>
 #include <jansson.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/infile.h"
 #include "planner/plan_json.h"
 #include "planner/stage.h"
+
+enum { MAX_FILE_MIB = 16, MAX_ERRORS = 20, MAX_AXIS_NAME = 32 };
 
 struct reader {
     struct mpp_arena *arena;
     struct mpp_diag *diag;
     const struct mpp_graph *g;
-    const char *path;
+    const char *path, *text;
+    const char *key;              /* the section of the stage that is being read; NULL: none */
+    size_t index;                 /* of its record */
     bool bad;
+    struct mpp_memo *missing;     /* axes that were reported */
     const char **repeat;
     int n_repeats;
     struct mpp_memo *names;       /* of what is being read: ops or tensors */
@@ -29,6 +35,38 @@ struct reader {
 
 static void complain(struct reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Behind the string whose quote is at P. */
+static const char *behind_string(const char *p)
+{
+    for (p++; *p && *p != '"'; p++)
+        p += *p == '\\' && p[1];
+    return p + (*p == '"');
+}
+
+/* The line of record INDEX of the array KEY of the stage, in TEXT, which is known to be JSON; 0: there is none. */
+static int line_of_record(const char *text, const char *key, size_t index)
+{
+    enum { STAGE_DEPTH = 3 };     /* { stages [ { */
+    int depth = 0, line = 1;
+    size_t n = strlen(key), i = 0;
+    bool inside = false;
+    for (const char *p = text; *p;) {
+        line += *p == '\n';
+        if (*p == '"') {
+            const char *end = behind_string(p);
+            inside = inside || (depth == STAGE_DEPTH && (size_t)(end - p) == n + 2 && strncmp(p + 1, key, n) == 0);
+            p = end;
+            continue;
+        }
+        if (inside && depth == STAGE_DEPTH + 1 && *p == '{' && i++ == index)
+            return line;
+        depth += (*p == '{' || *p == '[') - (*p == '}' || *p == ']');
+        inside = inside && (depth > STAGE_DEPTH || *p != ']');
+        p++;
+    }
+    return 0;
+}
+
 static void complain(struct reader *r, const char *fmt, ...)
 {
     char what[1024];
@@ -36,7 +74,8 @@ static void complain(struct reader *r, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
-    mpp_diag_error(r->diag, (struct mpp_loc){r->path, 0}, "%s", what);
+    int line = r->key && mpp_diag_errors(r->diag) < MAX_ERRORS ? line_of_record(r->text, r->key, r->index) : 0;
+    mpp_diag_error(r->diag, (struct mpp_loc){r->path, line}, "%s", what);
     r->bad = true;
 }
 
@@ -47,7 +86,26 @@ static const char *text_of(struct reader *r, const json_t *o, const char *key, c
     const char *s = json_string_value(json_object_get(o, key));
     if (!s)
         complain(r, "%s wants a string \"%s\"", where, key);
+    for (const char *c = s; c && *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) {
+            complain(r, "%s: \"%s\" holds control characters", where, key);
+            return "";
+        }
     return s ? mpp_arena_strdup(r->arena, s) : "";
+}
+
+/* A misspelt key would be a decision that is not taken. */
+static void check_keys(struct reader *r, const json_t *o, const char *const *keys, int n, const char *where)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)o, key, value) {
+        int k = 0;
+        while (k < n && strcmp(keys[k], key) != 0)
+            k++;
+        if (k == n)
+            complain(r, "%s has an unknown key \"%s\"%s", where, key, mpp_diag_hint(r->diag, key, keys, n));
+    }
 }
 
 static int64_t number_of(struct reader *r, const json_t *o, const char *key, int64_t least, int64_t most, const char *where)
@@ -140,9 +198,14 @@ static void take_named(struct reader *r, const json_t *record, const char *name,
 /* A record speaks of one thing, or of one in each of its layers. */
 static void take_record(struct reader *r, const json_t *record, const char *key, const char *where, take_fn *take)
 {
+    static const char *const keys[] = {"op", "fused", "phase", "kind", "class", "split", "in", "out", "layers", "name", "rest",
+                                       "kept", "resting", "gradient", "state"};
+    int before = mpp_diag_errors(r->diag);
     const char *name = text_of(r, record, key, where), *star = strstr(name, ".*.");
     const json_t *layers = json_object_get(record, "layers");
-    if (!*name)
+    if (mpp_diag_errors(r->diag) == before)
+        check_keys(r, record, keys, (int)(sizeof keys / sizeof keys[0]), *name ? name : where);
+    if (!*name || mpp_diag_errors(r->diag) > before)
         return;
     if (!star || !layers) {
         if (star || (layers && !json_is_string(layers)))
@@ -154,8 +217,8 @@ static void take_record(struct reader *r, const json_t *record, const char *key,
     const char *at = json_is_string(layers) ? json_string_value(layers) : "?";
     int first, last;
     bool ok = true;
-    while (next_range(&at, &first, &last, &ok))
-        for (int i = first; i <= last && mpp_diag_errors(r->diag) < 20; i++)
+    while (next_range(&at, &first, &last, &ok)) /* what is wrong with one layer is wrong with the next */
+        for (int i = first; i <= last && mpp_diag_errors(r->diag) == before; i++)
             take_named(r, record, mpp_arena_printf(r->arena, "%.*s.%d.%s", (int)(star - name), name, i, star + 3), take);
     if (!ok)
         complain(r, "%s %s: \"layers\" is not a list of layers, as in \"0-3,5\"", where, name);
@@ -167,7 +230,10 @@ static int axis_of(struct reader *r, const char *axis, const char *name)
     for (int a = 0; a < m->n_axes; a++)
         if (strcmp(m->name[a], axis) == 0)
             return a;
-    complain(r, "%s: the mesh has no axis \"%s\"%s", name, axis, mpp_diag_hint(r->diag, axis, m->name, m->n_axes));
+    bool is_new;
+    (void)mpp_memo_add(r->missing, axis, strlen(axis) + 1, &is_new);
+    if (is_new)
+        complain(r, "%s: the mesh has no axis \"%s\"%s", name, axis, mpp_diag_hint(r->diag, axis, m->name, m->n_axes));
     return -1;
 }
 
@@ -250,8 +316,10 @@ static void take_tensor(struct reader *r, const json_t *record, int target, cons
 static void read_section(struct reader *r, const json_t *stage, const char *key, const char *name_key, take_fn *take)
 {
     const json_t *list = array_of(r, stage, key, "the stage");
-    for (size_t i = 0; list && i < json_array_size(list) && mpp_diag_errors(r->diag) < 20; i++)
-        take_record(r, json_array_get(list, i), name_key, mpp_arena_printf(r->arena, "%s[%zu]", key, i), take);
+    r->key = key;
+    for (r->index = 0; list && r->index < json_array_size(list) && mpp_diag_errors(r->diag) < MAX_ERRORS; r->index++)
+        take_record(r, json_array_get(list, r->index), name_key, mpp_arena_printf(r->arena, "%s[%zu]", key, r->index), take);
+    r->key = NULL;
 }
 
 static void read_ops(struct reader *r, const json_t *stage)
@@ -300,6 +368,8 @@ static void read_mesh(struct reader *r, const json_t *stage, int n_devices)
         for (size_t b = 0; b < a; b++)
             if (strcmp(m->name[a], m->name[b]) == 0)
                 complain(r, "two axes of the mesh are called \"%s\"", m->name[a]);
+        if (strlen(m->name[a]) > MAX_AXIS_NAME)
+            complain(r, "the name of an axis has over %d characters", MAX_AXIS_NAME);
         for (const char *c = m->name[a]; *c; c++)
             if (!isalnum((unsigned char)*c) && *c != '_') {
                 complain(r, "an axis of the mesh is called \"%s\"; letters, digits and _ are allowed", m->name[a]);
@@ -322,8 +392,8 @@ static void read_solver(struct reader *r, const json_t *root, struct mpp_solver_
         out->status++;
     if (strcmp(status[out->status], text) != 0)
         complain(r, "\"solver\" has an unknown status \"%s\"", text);
-    if (!json_is_number(gap))
-        complain(r, "\"solver\" wants a number \"gap\"");
+    if (!json_is_number(gap) || !(json_number_value(gap) >= 0 && json_number_value(gap) <= 1))
+        complain(r, "\"solver\" wants a number \"gap\" from 0 to 1");
     out->objective = number_of(r, s, "objective_ps", 0, INT64_MAX, where);
     out->bound = number_of(r, s, "bound_ps", 0, INT64_MAX, where);
     out->gap = json_number_value(gap);
@@ -361,6 +431,9 @@ static void read_head(struct reader *r, const json_t *root, const struct mpp_clu
         complain(r, "this is a plan for a batch of %lld, not %lld", (long long)p->batch, (long long)r->g->global_batch);
     if (!r->bad && p->batch % p->micro_batches)
         complain(r, "%lld micro-batches do not divide the batch of %lld", (long long)p->micro_batches, (long long)p->batch);
+    if (!r->bad && r->g->whole_batch && p->micro_batches > 1)
+        complain(r, "the loss is no sum of terms of one sample each, so %lld micro-batches do not add up to it; \"micro_batches\" "
+                 "must be 1", (long long)p->micro_batches);
     p->schedule = text_of(r, root, "schedule", where);
     if (!r->bad && strcmp(p->schedule, "accumulate") != 0)
         complain(r, "the schedule of one stage is \"accumulate\", not \"%s\"", p->schedule);
@@ -409,15 +482,15 @@ enum mpp_status mpp_plan_read_json(struct mpp_arena *arena, struct mpp_diag *dia
     json_error_t error;
     struct reader r = {.arena = arena, .diag = diag, .g = graph, .path = path};
     *out = NULL;
-    struct mpp_arena *while_read = mpp_arena_scratch(arena);
-    FILE *f = fopen(path, "rb");
-    if (!f) {
-        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot read: %s", strerror(errno));
-        mpp_arena_free(while_read);
+    const char *why;
+    size_t size;
+    r.text = mpp_infile_read(arena, path, MAX_FILE_MIB, &size, &why);
+    if (!r.text || size == 0) {
+        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot read: %s", r.text ? "the file is empty" : why);
         return MPP_INVALID;
     }
-    json_t *root = json_loadf(f, JSON_REJECT_DUPLICATES, &error);
-    fclose(f);
+    struct mpp_arena *while_read = mpp_arena_scratch(arena);
+    json_t *root = json_loadb(r.text, size, JSON_REJECT_DUPLICATES, &error);
     if (!root && json_error_code(&error) == json_error_out_of_memory)
         mpp_arena_fail(arena, 0);
     if (!root) {
@@ -426,6 +499,7 @@ enum mpp_status mpp_plan_read_json(struct mpp_arena *arena, struct mpp_diag *dia
         return MPP_INVALID;
     }
     mpp_arena_defer(while_read, release, root);
+    r.missing = mpp_memo_new(arena);
     struct mpp_plan *plan = mpp_arena_array(arena, 1, struct mpp_plan);
     r.stage = mpp_arena_array(arena, 1, struct mpp_stage);
     r.stage->split = mpp_arena_array(arena, graph->n_groups, struct mpp_split);
