@@ -3,11 +3,30 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const keys[] = {"dp", "tp", "pp", "mesh", "zero", "sequence_parallel", "vocab_parallel",
-                                   "micro_batch", "micro_batches", "shard"};
+enum kind { DEVICES, NUMBER, TRUTH, MESH };
+
+static const struct key {
+    const char *name;
+    enum kind kind;
+    size_t at;                    /* its field of struct mpp_pins */
+    int64_t least, most, unset;
+    const char *wants;
+} keys[] = {
+    {"dp", DEVICES, offsetof(struct mpp_pins, dp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on"},
+    {"tp", DEVICES, offsetof(struct mpp_pins, tp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on"},
+    {"pp", DEVICES, offsetof(struct mpp_pins, pp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on"},
+    {"mesh", MESH, offsetof(struct mpp_pins, mesh), 0, 0, 0, "a mesh of one to three axes, as in 2x4"},
+    {"zero", DEVICES, offsetof(struct mpp_pins, zero), 0, 3, -1, "0, 1, 2 or 3"},
+    {"sequence_parallel", TRUTH, offsetof(struct mpp_pins, sequence_parallel), 0, 1, -1, "true or false"},
+    {"vocab_parallel", TRUTH, offsetof(struct mpp_pins, vocab_parallel), 0, 1, -1, "true or false"},
+    {"micro_batch", NUMBER, offsetof(struct mpp_pins, micro_batch), 1, INT64_MAX / 2, 0, "a whole number from 1 on"},
+    {"micro_batches", NUMBER, offsetof(struct mpp_pins, micro_batches), 1, INT64_MAX / 2, 0, "a whole number from 1 on"},
+};
+enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_SHARDS = 64 };
 
 struct mpp_pins mpp_pins_none(void)
 {
@@ -42,15 +61,17 @@ static bool truth(const char *s, int *out)
 
 static bool parse_mesh(struct mpp_arena *arena, const char *value, struct mpp_mesh *out)
 {
-    char *s = mpp_arena_strdup(arena, value), *save = NULL;
     *out = (struct mpp_mesh){.size = {1, 1, 1}};
-    for (char *at = strtok_r(s, "x", &save); at; at = strtok_r(NULL, "x", &save)) {
+    for (const char *at = value;; at++) {
+        size_t len = strcspn(at, "x");
         int64_t n;
-        if (out->n_axes == MPP_MAX_AXES || !whole_number(at, 1, MPP_CLUSTER_MAX_DEVICES, &n))
+        if (out->n_axes == MPP_MAX_AXES || !whole_number(mpp_arena_strndup(arena, at, len), 1, MPP_CLUSTER_MAX_DEVICES, &n))
             return false;
         out->size[out->n_axes++] = (int)n;
+        at += len;
+        if (!*at)
+            return true;
     }
-    return out->n_axes > 0;
 }
 
 static bool parse_shard(struct mpp_arena *arena, const char *glob, const char *value, struct mpp_pins *pins)
@@ -68,67 +89,85 @@ static bool parse_shard(struct mpp_arena *arena, const char *glob, const char *v
     return true;
 }
 
+static const struct key *find_key(struct mpp_diag *diag, const char *name)
+{
+    const char *names[N_KEYS];
+    for (int k = 0; k < N_KEYS; k++) {
+        names[k] = keys[k].name;
+        if (strcmp(name, names[k]) == 0)
+            return &keys[k];
+    }
+    const char *hint = mpp_diag_hint(diag, name, names, N_KEYS);
+    mpp_diag_error(diag, nowhere, "--fix knows no \"%s\"%s", name,
+                   *hint ? hint : "; it knows dp, tp, pp, mesh, zero, sequence_parallel, vocab_parallel, micro_batch, "
+                                  "micro_batches and shard:GLOB (docs/plan.md)");
+    return NULL;
+}
+
+static bool is_set(const struct mpp_pins *pins, const struct key *key)
+{
+    const void *field = (const char *)pins + key->at;
+    return key->kind == MESH     ? ((const struct mpp_mesh *)field)->n_axes > 0
+           : key->kind == NUMBER ? *(const int64_t *)field != key->unset
+                                 : *(const int *)field != key->unset;
+}
+
+static bool take_value(struct mpp_arena *arena, const struct key *key, const char *value, struct mpp_pins *pins)
+{
+    void *field = (char *)pins + key->at;
+    int64_t n;
+    if (key->kind == MESH)
+        return parse_mesh(arena, value, field);
+    if (key->kind == TRUTH)
+        return truth(value, field);
+    if (!whole_number(value, key->least, key->most, &n))
+        return false;
+    if (key->kind == NUMBER)
+        *(int64_t *)field = n;
+    else
+        *(int *)field = (int)n;
+    return true;
+}
+
 static enum mpp_status parse_one(struct mpp_arena *arena, struct mpp_diag *diag, char *text, struct mpp_pins *pins)
 {
-    int64_t n = 0;
-    bool ok = true;
-    if (strncmp(text, "shard:", 6) == 0) {
-        char *eq = strchr(text + 6, '=');
-        if (eq)
-            *eq = '\0';
-        if (!eq || !parse_shard(arena, text + 6, eq + 1, pins)) {
-            mpp_diag_error(diag, nowhere, "--fix shard: wants shard:GLOB=dimension/axis, as in shard:h.*.mlp.*=hidden/model");
-            return MPP_INVALID;
-        }
-        return MPP_OK;
-    }
+    bool shard = strncmp(text, "shard:", 6) == 0;
     char *value = strchr(text, '=');
-    if (!value) {
+    if (value)
+        *value++ = '\0';
+    if (shard && value && pins->n_tensors == MAX_SHARDS)
+        mpp_diag_error(diag, nowhere, "--fix shard: more than %d of them", MAX_SHARDS);
+    else if (shard && value && parse_shard(arena, text + 6, value, pins))
+        return MPP_OK;
+    else if (shard)
+        mpp_diag_error(diag, nowhere, "--fix shard: wants shard:GLOB=dimension/axis, as in shard:h.*.mlp.*=hidden/model");
+    else if (!value)
         mpp_diag_error(diag, nowhere, "--fix \"%s\" has no value; write key=value", text);
+    if (shard || !value)
         return MPP_INVALID;
-    }
-    *value++ = '\0';
-    if (strcmp(text, "dp") == 0)
-        ok = whole_number(value, 1, MPP_CLUSTER_MAX_DEVICES, &n), pins->dp = (int)n;
-    else if (strcmp(text, "tp") == 0)
-        ok = whole_number(value, 1, MPP_CLUSTER_MAX_DEVICES, &n), pins->tp = (int)n;
-    else if (strcmp(text, "pp") == 0)
-        ok = whole_number(value, 1, MPP_CLUSTER_MAX_DEVICES, &n), pins->pp = (int)n;
-    else if (strcmp(text, "mesh") == 0)
-        ok = parse_mesh(arena, value, &pins->mesh);
-    else if (strcmp(text, "zero") == 0)
-        ok = whole_number(value, 0, 3, &n), pins->zero = (int)n;
-    else if (strcmp(text, "sequence_parallel") == 0)
-        ok = truth(value, &pins->sequence_parallel);
-    else if (strcmp(text, "vocab_parallel") == 0)
-        ok = truth(value, &pins->vocab_parallel);
-    else if (strcmp(text, "micro_batch") == 0)
-        ok = whole_number(value, 1, INT64_MAX / 2, &pins->micro_batch);
-    else if (strcmp(text, "micro_batches") == 0)
-        ok = whole_number(value, 1, INT64_MAX / 2, &pins->micro_batches);
-    else {
-        const char *hint = mpp_diag_hint(diag, text, keys, (int)(sizeof keys / sizeof keys[0]));
-        mpp_diag_error(diag, nowhere, "--fix knows no \"%s\"%s", text,
-                       *hint ? hint : "; it knows dp, tp, pp, mesh, zero, sequence_parallel, vocab_parallel, micro_batch, "
-                                      "micro_batches and shard:GLOB (docs/plan.md)");
-        return MPP_INVALID;
-    }
-    if (!ok)
-        mpp_diag_error(diag, nowhere, "--fix %s=%s: that is not %s", text, value,
-                       strcmp(text, "mesh") == 0 ? "a mesh of one to three axes, as in 2x4"
-                       : strstr(text, "parallel") ? "true or false"
-                       : strcmp(text, "zero") == 0 ? "0, 1, 2 or 3" : "a whole number from 1 on");
-    return ok ? MPP_OK : MPP_INVALID;
+    const struct key *key = find_key(diag, text);
+    if (key && is_set(pins, key))
+        mpp_diag_error(diag, nowhere, "--fix %s stands twice", text);
+    else if (key && take_value(arena, key, value, pins))
+        return MPP_OK;
+    else if (key)
+        mpp_diag_error(diag, nowhere, "--fix %s=%s: that is not %s", text, value, key->wants);
+    return MPP_INVALID;
 }
 
 enum mpp_status mpp_pins_parse(struct mpp_arena *arena, struct mpp_diag *diag, const char *text, struct mpp_pins *pins)
 {
-    char *s = mpp_arena_strdup(arena, text), *save = NULL;
     enum mpp_status st = MPP_OK;
-    for (char *at = strtok_r(s, ",", &save); at; at = strtok_r(NULL, ",", &save))
-        if (parse_one(arena, diag, at, pins) != MPP_OK)
+    if (!*text)
+        return MPP_OK;
+    for (const char *at = text;; at++) {
+        size_t len = strcspn(at, ",");
+        if (parse_one(arena, diag, mpp_arena_strndup(arena, at, len), pins) != MPP_OK)
             st = MPP_INVALID;
-    return st;
+        at += len;
+        if (!*at || mpp_diag_errors(diag) > MAX_SHARDS)
+            return st;
+    }
 }
 
 const char *mpp_pins_text(struct mpp_arena *arena, const struct mpp_pins *pins)
@@ -200,6 +239,25 @@ static enum mpp_status check_shard(struct mpp_diag *diag, const struct mpp_graph
     return MPP_INVALID;
 }
 
+/* Is there a mesh with the axis that PIN names? A misspelt one is no matter of memory, so it is said before the search. */
+static enum mpp_status check_axis(struct mpp_diag *diag, const struct mpp_graph *g, int n_devices, const struct mpp_pins *pins,
+                                  const struct mpp_pin_tensor *pin, struct mpp_loc loc)
+{
+    static const char *const words[] = {"data", "model", "a", "b", "c"};
+    struct mpp_arena *scratch = mpp_arena_scratch(g->arena);
+    struct mpp_candidate *c;
+    int n = mpp_pins_candidates(scratch, n_devices, false, pins, &c);
+    bool found = n == 0;
+    for (int i = 0; i < n; i++)
+        found = found || mpp_pins_axis(&c[i], pin->axis) >= 0;
+    if (!found)
+        mpp_diag_error(diag, loc, "shard \"%s\": no mesh of %d devices%s has an axis \"%s\"%s", pin->glob, n_devices,
+                       pins->mesh.n_axes || pins->dp || pins->tp ? " that --fix leaves" : "", pin->axis,
+                       mpp_diag_hint(diag, pin->axis, words, 5));
+    mpp_arena_free(scratch);
+    return found ? MPP_OK : MPP_INVALID;
+}
+
 static enum mpp_status check_devices(struct mpp_diag *diag, int n, const struct mpp_pins *p)
 {
     int64_t mesh = 1;
@@ -228,10 +286,10 @@ static enum mpp_status check_batch(struct mpp_diag *diag, const struct mpp_graph
     else if (p->micro_batch && (batch % p->micro_batch || batch / p->micro_batch % dp))
         mpp_diag_error(diag, nowhere, "--fix micro_batch=%lld%s does not divide the batch of %lld",
                        (long long)p->micro_batch, p->dp ? " times dp" : "", (long long)batch);
-    else if (p->micro_batch && p->micro_batches && p->dp && p->micro_batch * p->micro_batches * dp != batch)
-        mpp_diag_error(diag, nowhere, "--fix micro_batch=%lld,micro_batches=%lld,dp=%lld makes a batch of %lld, not %lld",
-                       (long long)p->micro_batch, (long long)p->micro_batches, (long long)dp,
-                       (long long)(p->micro_batch * p->micro_batches * dp), (long long)batch);
+    else if (p->micro_batch && p->micro_batches && p->dp && batch / p->micro_batch / dp != p->micro_batches)
+        mpp_diag_error(diag, nowhere, "--fix micro_batch=%lld,micro_batches=%lld,dp=%lld: a batch of %lld has %lld such micro-batches",
+                       (long long)p->micro_batch, (long long)p->micro_batches, (long long)dp, (long long)batch,
+                       (long long)(batch / p->micro_batch / dp));
     else if (g->whole_batch && (p->micro_batches > 1 || (p->micro_batch && p->micro_batch * dp < batch)))
         mpp_diag_error(diag, nowhere, "--fix %s: the loss is no sum of terms of one sample each, so micro-batches do not "
                        "add up to it; leave the whole batch in one", p->micro_batches > 1 ? "micro_batches" : "micro_batch");
@@ -256,12 +314,14 @@ enum mpp_status mpp_pins_check(struct mpp_diag *diag, const struct mpp_graph *gr
     if (check_batch(diag, graph, pins) != MPP_OK)
         st = MPP_INVALID;
     for (int i = 0; i < pins->n_tensors; i++)
-        if (check_shard(diag, graph, &pins->tensors[i], nowhere) != MPP_OK)
+        if (check_shard(diag, graph, &pins->tensors[i], nowhere) != MPP_OK
+            || (st == MPP_OK && check_axis(diag, graph, n_devices, pins, &pins->tensors[i], nowhere) != MPP_OK))
             st = MPP_INVALID;
     for (int i = 0; graph->model && i < graph->model->n_shards; i++) {
         const struct mpp_shard_pin *s = &graph->model->shards[i];
         struct mpp_pin_tensor pin = {s->match, s->dim, s->axis ? s->axis : MPP_PIN_ANY_AXIS};
-        if (check_shard(diag, graph, &pin, s->loc) != MPP_OK)
+        if (check_shard(diag, graph, &pin, s->loc) != MPP_OK
+            || (st == MPP_OK && check_axis(diag, graph, n_devices, pins, &pin, s->loc) != MPP_OK))
             st = MPP_INVALID;
     }
     return st;

@@ -52,6 +52,9 @@ enum mpp_status mpp_pins_check(struct mpp_diag *diag, const struct mpp_graph *gr
 int mpp_pins_candidates(struct mpp_arena *arena, int n_devices, bool homogeneous, const struct mpp_pins *pins,
                         struct mpp_candidate **out);
 
+/* The axis of C's mesh that a shard pin calls NAME; -1: none. */
+int mpp_pins_axis(const struct mpp_candidate *c, const char *name);
+
 /* What PINS (and <shard> elements of the model file) mean for C. False with *OUT_REASON when they cannot hold. */
 bool mpp_pins_resolve(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_candidate *c,
                       const struct mpp_pins *pins, struct mpp_pin_rules **out, const char **out_reason);

@@ -81,7 +81,7 @@ static int find_dim(const struct mpp_gtensor *t, const char *name)
     return -1;
 }
 
-static int axis_named(const struct mpp_candidate *c, const char *name)
+int mpp_pins_axis(const struct mpp_candidate *c, const char *name)
 {
     const struct mpp_mesh *m = &c->mesh;
     if (same(name, MPP_PIN_ANY_AXIS))
@@ -101,6 +101,19 @@ static int axis_named(const struct mpp_candidate *c, const char *name)
     return -1;
 }
 
+/* What is an input of the model and of no op rests as it comes. */
+static bool *find_read(struct mpp_arena *arena, const struct mpp_graph *g)
+{
+    bool *read = mpp_arena_array(arena, g->n_tensors, bool);
+    for (mpp_id t = 0; t < g->n_tensors; t++)
+        read[t] = g->tensors[t].role != MPP_ROLE_INPUT;
+    for (int i = 0; i < g->n_ops; i++)
+        for (int k = 0; k < g->ops[i].n_in; k++)
+            if (g->ops[i].in[k] >= 0)
+                read[g->ops[i].in[k]] = true;
+    return read;
+}
+
 static bool resolve_shards(struct mpp_arena *arena, struct mpp_pin_rules *r, const char **out_reason)
 {
     const struct mpp_graph *g = r->graph;
@@ -113,6 +126,7 @@ static bool resolve_shards(struct mpp_arena *arena, struct mpp_pin_rules *r, con
     struct mpp_pin_tensor *shard = mpp_arena_array(arena, r->n_shards, struct mpp_pin_tensor);
     int8_t *axis = mpp_arena_array(arena, r->n_shards, int8_t);
     uint64_t *matched = mpp_arena_array(arena, g->n_tensors, uint64_t);
+    const bool *read = find_read(arena, g);
     for (int i = 0; i < r->n_shards; i++) {
         if (i < r->pins->n_tensors) {
             shard[i] = r->pins->tensors[i];
@@ -120,7 +134,7 @@ static bool resolve_shards(struct mpp_arena *arena, struct mpp_pin_rules *r, con
             const struct mpp_shard_pin *s = &g->model->shards[i - r->pins->n_tensors];
             shard[i] = (struct mpp_pin_tensor){s->match, s->dim, s->axis ? s->axis : MPP_PIN_ANY_AXIS};
         }
-        axis[i] = (int8_t)axis_named(&r->c, shard[i].axis);
+        axis[i] = (int8_t)mpp_pins_axis(&r->c, shard[i].axis);
         if (axis[i] < 0) {
             *out_reason = mpp_arena_printf(arena, "shard:%s=%s/%s: the mesh has no axis \"%s\"", shard[i].glob,
                                            shard[i].dimension, shard[i].axis, shard[i].axis);
@@ -131,7 +145,7 @@ static bool resolve_shards(struct mpp_arena *arena, struct mpp_pin_rules *r, con
         for (mpp_id t = 0; t < g->n_tensors; t++) {
             const struct mpp_gtensor *x = &g->tensors[t];
             int d = find_dim(x, shard[i].dimension), size = r->c.mesh.size[axis[i]];
-            if (d < 0 || !(mpp_glob(shard[i].glob, x->name)
+            if (d < 0 || !read[t] || !(mpp_glob(shard[i].glob, x->name)
                            || (x->info && x->info->published && mpp_glob(shard[i].glob, x->info->published))))
                 continue;
             if (x->dims[d].size < size) {

@@ -49,6 +49,20 @@ static bool works(struct mpp_graph *graph, const struct mpp_cluster *cluster, co
     return ok;
 }
 
+/* The least divisor of N that is at least FROM; 0: none. In the time of N's root. */
+static int64_t divisor_from(int64_t n, int64_t from)
+{
+    int64_t d = from, q;
+    for (; d <= n / d; d++)
+        if (n % d == 0)
+            return d;
+    if (from > n)
+        return 0;
+    for (q = n / d; n % q; q--)
+        ;
+    return n / q;
+}
+
 static bool with_micro_batches(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
                                struct mpp_plan_options options)
 {
@@ -57,9 +71,7 @@ static bool with_micro_batches(struct mpp_diag *diag, struct mpp_graph *graph, c
     if (!pinned && !options.pins.micro_batch && !(graph->model && graph->model->training.micro > 0))
         return false;             /* all counts were tried */
     options.pins.micro_batch = 0;
-    for (int64_t k = pinned ? pinned + 1 : 1; k <= batch; k++) {
-        if (batch % k)
-            continue;
+    for (int64_t k = divisor_from(batch, pinned ? pinned + 1 : 1); k > 0; k = divisor_from(batch, k + 1)) {
         options.pins.micro_batches = k;
         if (works(graph, cluster, &options, &r)) {
             mpp_diag_note(diag, "--fix micro_batches=%" PRId64 " fits (%s a step)", k, duration(r.objective).text);
