@@ -91,14 +91,41 @@ static void append(struct mpp_arena *arena, json_t *array, json_t *value)
         mpp_arena_fail(arena, 0);
 }
 
-/* JSON as text in ARENA. */
+struct text {
+    char *data;
+    size_t size, cap;
+    bool failed;
+};
+
+static int add_text(const char *part, size_t size, void *to)
+{
+    struct text *t = to;
+    if (t->size + size + 1 > t->cap && !t->failed) {
+        size_t cap = 2 * t->cap + size + 256;
+        char *data = realloc(t->data, cap);
+        t->failed = data == NULL;
+        t->data = data ? data : t->data;
+        t->cap = data ? cap : t->cap;
+    }
+    if (t->failed)
+        return -1;
+    memcpy(t->data + t->size, part, size);
+    t->data[t->size += size] = '\0';
+    return 0;
+}
+
+/* JSON as text, which lives until ARENA is freed. (json_dumps of jansson 2.14 may lose a part when memory is out and
+ * return the rest.) */
 static const char *text_of(struct mpp_arena *arena, const json_t *json, size_t flags)
 {
-    char *text = json_dumps(json, JSON_ENCODE_ANY | flags);
-    if (!text)
+    struct text text = {0};
+    int rc = json_dump_callback(json, add_text, &text, JSON_ENCODE_ANY | flags);
+    if (rc != 0 || text.failed || !text.data) {
+        free(text.data);
         mpp_arena_fail(arena, 0);
-    mpp_arena_defer(arena, free, text);
-    return text;
+    }
+    mpp_arena_defer(arena, free, text.data);
+    return text.data;
 }
 
 /* ---- records ---- */

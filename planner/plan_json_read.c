@@ -471,6 +471,19 @@ static enum mpp_status read_plan(struct reader *r, const json_t *root, struct mp
     return r->bad ? MPP_INVALID : MPP_OK;
 }
 
+/* jansson mostly calls it an error of the text when memory is out. So a text that fails is read again, with proof that there
+ * is room for it. */
+static json_t *parse(struct mpp_arena *arena, const char *text, size_t size, json_error_t *error)
+{
+    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, error);
+    if (root)
+        return root;
+    struct mpp_arena *room = mpp_arena_scratch(arena);
+    mpp_arena_alloc(room, 32 * size + (1 << 16));
+    mpp_arena_free(room);
+    return json_loadb(text, size, JSON_REJECT_DUPLICATES, error);
+}
+
 static void release(void *json)
 {
     json_decref(json);
@@ -490,9 +503,7 @@ enum mpp_status mpp_plan_read_json(struct mpp_arena *arena, struct mpp_diag *dia
         return MPP_INVALID;
     }
     struct mpp_arena *while_read = mpp_arena_scratch(arena);
-    json_t *root = json_loadb(r.text, size, JSON_REJECT_DUPLICATES, &error);
-    if (!root && json_error_code(&error) == json_error_out_of_memory)
-        mpp_arena_fail(arena, 0);
+    json_t *root = parse(arena, r.text, size, &error);
     if (!root) {
         mpp_diag_error(diag, (struct mpp_loc){path, error.line > 0 ? error.line : 0}, "not JSON: %s", error.text);
         mpp_arena_free(while_read);
