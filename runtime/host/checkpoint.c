@@ -28,7 +28,7 @@ static int join(char *out, const char *a, const char *b, struct mpp_error *error
 
 static int system_error(struct mpp_error *error, const char *path)
 {
-    return mpp_error_set(error, MPP_EXIT_SYSTEM, "%s: %s", path, strerror(errno));
+    return mpp_error_system(error, path, errno);
 }
 
 static int flush_path(const char *path, struct mpp_error *error)
@@ -234,7 +234,7 @@ static int remove_stale(const char *dir, struct mpp_error *error)
 /* A trainer that was just killed may take a moment to let go. Some file systems know no locks: then all have it. */
 static bool lock(int fd)
 {
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 30; i++) {
         if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
             return true;
         usleep(100000);

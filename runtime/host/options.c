@@ -21,7 +21,7 @@ static int parse_count(const char *name, const char *value, int64_t *out, struct
     errno = 0;
     long long x = strtoll(value, &end, 10);
     if (end == value || *end != '\0' || errno != 0 || x < 0)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s takes a whole number from 0 on, not \"%s\"", name, value);
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s takes a whole number from 0 to 9223372036854775807, not \"%s\"", name, value);
     *out = x;
     return MPP_EXIT_OK;
 }
@@ -90,11 +90,15 @@ int mpp_options_parse(int argc, char **argv, const struct mpp_program *program, 
                       struct mpp_error *error)
 {
     struct mpp_options o = {.steps = program->steps, .seed = (uint64_t)program->seed, .lr = (double)program->hyper.lr};
+    unsigned seen = 0;
     for (int i = 1; i < argc; i++) {
         const char *value;
         int option = find_option(argv[i], &value, error);
         if (option < 0)
             return MPP_EXIT_INPUT;
+        if (option != OPT_HELP && seen >> option & 1)
+            return mpp_error_set(error, MPP_EXIT_INPUT, "%s is given twice", names[option]);
+        seen |= 1u << option;
         if (option == OPT_HELP) {
             o.help = true;
             continue;

@@ -80,7 +80,7 @@ int mpp_progress_open(const char *metrics, bool append, bool rewrite, int64_t fi
     p->terminal = rewrite && isatty(STDOUT_FILENO);
     if (metrics != NULL && (p->metrics = open_metrics(metrics, append, first)) == NULL) {
         free(p);
-        return mpp_error_set(error, MPP_EXIT_SYSTEM, "%s: %s", metrics, strerror(errno));
+        return mpp_error_system(error, metrics, errno);
     }
     *progress_out = p;
     return MPP_EXIT_OK;

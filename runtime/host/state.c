@@ -332,10 +332,10 @@ int mpp_checkpoint_find(const char *dir, struct mpp_checkpoint *found_out, bool 
     const char *slash = strrchr(dir, '/');
     if (stat(state, &st) == 0 || mpp_checkpoint_number(slash != NULL ? slash + 1 : dir) >= 0)
         return open_step(found, error);
-    if (access(dir, R_OK | X_OK) != 0 && errno != ENOENT)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: %s", dir, strerror(errno));
     if (stat(dir, &st) == 0 && !S_ISDIR(st.st_mode))
         return mpp_error_set(error, MPP_EXIT_INPUT, "%s: not a folder", dir);
+    if (access(dir, R_OK | X_OK) != 0 && errno != ENOENT)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: %s", dir, strerror(errno));
     struct mpp_error first = {0};
     for (int64_t step = INT64_MAX;;) {
         struct mpp_error why;

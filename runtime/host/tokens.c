@@ -41,6 +41,15 @@ static struct mpp_tokens *tokens_new(int n)
     return t;
 }
 
+/* Whether the bytes are a header's, whatever its magic number: the tokens it counts are those that follow. */
+static bool has_counted(const unsigned char *at, int64_t n_bytes)
+{
+    if (n_bytes <= HEADER_BYTES)
+        return false;
+    int64_t count = mpp_read_u32(at + 8), has = n_bytes - HEADER_BYTES;
+    return count > 0 && (has == 2 * count || has == 4 * count);
+}
+
 /* Opens as the next shard. */
 static int shard_open(struct mpp_tokens *t, const char *path, bool text, struct mpp_error *error)
 {
@@ -61,6 +70,9 @@ static int shard_open(struct mpp_tokens *t, const char *path, bool text, struct 
         return mpp_error_set(error, MPP_EXIT_INPUT, "%s: a .npy file, not a token shard; use npy:DIR", path);
     if (magic == __builtin_bswap32(MAGIC_U16) || magic == __builtin_bswap32(MAGIC_U32))
         return mpp_error_set(error, MPP_EXIT_INPUT, "%s: a big-endian token shard; write it in little-endian order", path);
+    if (!text && magic != MAGIC_U16 && magic != MAGIC_U32 && has_counted(s->mapped.bytes, bytes))
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: token shard of magic number %u; %d and %d are supported", path, magic,
+                             MAGIC_U16, MAGIC_U32);
     s->width = text ? 1 : magic == MAGIC_U32 ? 4 : 2;
     s->count = bytes / s->width;
     if (magic == MAGIC_U16 || magic == MAGIC_U32) {
