@@ -38,6 +38,10 @@ def once(arguments, folder):
 def main():
     runs = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 5
     names = [a for a in sys.argv[1:] if not a.isdigit()] or list(CASES)
+    unknown = [n for n in names if n not in CASES]
+    if unknown or runs < 1:
+        print(f"there is no case {unknown[0]}; there are {', '.join(CASES)}" if unknown else "RUNS counts from 1", file=sys.stderr)
+        return 2
     late = 0
     print(f"{'case':16} {'median s':>9} {'read':>7} {'plan':>7} {'lower':>7} {'emit':>7} {'gap':>9}  nodes")
     for name in names:
