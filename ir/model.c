@@ -373,8 +373,10 @@ static enum mpp_status read_sections(struct mpp_reader *r)
     if (!first[S_PARAMS])
         return MPP_INVALID;
     MPP_TRY(mpp_read_params(r, first[S_PARAMS]));
+    int before = r->faults;
     if (first[S_INPUTS])
         mpp_read_inputs(r, first[S_INPUTS]);
+    r->values_missing = !first[S_INPUTS] || r->faults > before;
     if (first[S_TRAINING])
         mpp_read_training(r, first[S_TRAINING]);
     if (first[S_DATA])

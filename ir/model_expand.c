@@ -135,6 +135,7 @@ static bool declare(struct state *st, struct frame *f, const struct mpp_xml *nod
         other = mpp_model_names_find(&st->names, MPP_MODEL_NAMES_FULL, full);
     if (!good_name(name)) {
         bad_name(&ev, name);
+        st->r->values_missing = true;
         return false;
     }
     if (other) {
@@ -199,7 +200,9 @@ static const char *resolve(struct state *st, struct frame *f, const struct mpp_e
         value = mpp_model_names_get(&st->names, MPP_MODEL_NAMES_INPUTS, ref);
     for (struct frame *s = f; s && !value; s = s->up)
         value = mpp_model_names_get(&st->names, MPP_MODEL_NAMES_FULL, joined(st, s->prefix, ref));
-    if (!value)
+    if (!value && st->r->values_missing)
+        st->r->faults++;
+    else if (!value)
         mpp_eval_error(ev, "no value \"%.80s\" before this%s", ref, hint_for(st, f, ref));
     return value;
 }

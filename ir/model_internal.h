@@ -39,6 +39,7 @@ struct mpp_reader {
     struct mpp_env *globals;     /* params and dims */
     const char *root_dir;        /* real path of the main file's folder, for includes */
     bool incomplete;             /* blocks may be missing because of a fault that has been reported */
+    bool values_missing;         /* and so may inputs and named values */
     int n_blocks;
     size_t cap_blocks;
     struct mpp_block *blocks;

@@ -299,7 +299,7 @@ enum mpp_status mpp_xml_read_at(struct mpp_arena *arena, struct mpp_diag *diag, 
     const char *why = NULL;
     char *text = mpp_infile_read(arena, path, MAX_FILE_BYTES >> 20, &size, &why);
     if (!text) {
-        mpp_diag_error(diag, loc, "cannot read %s: %s", path, why);
+        mpp_diag_error(diag, loc, "cannot read %.300s: %s", path, why);
         return MPP_INVALID;
     }
     return mpp_xml_parse(arena, diag, path, text, size, out_root);

@@ -356,10 +356,10 @@ static void read_mesh(struct reader *r, const json_t *stage, int n_devices)
     int64_t product = 1;
     size_t n = mesh ? json_array_size(mesh) : 0;
     *m = (struct mpp_mesh){.size = {1, 1, 1}};
-    if (n < 1 || n > MPP_MAX_AXES) {
+    if (mesh && (n < 1 || n > MPP_MAX_AXES))
         complain(r, "the mesh wants one to three axes");
+    if (n < 1 || n > MPP_MAX_AXES)
         return;
-    }
     for (size_t a = 0; a < n; a++) {
         const json_t *axis = json_array_get(mesh, a);
         m->name[a] = text_of(r, axis, "axis", "the mesh");
@@ -445,8 +445,8 @@ static void read_head(struct reader *r, const json_t *root, const struct mpp_clu
 static enum mpp_status read_plan(struct reader *r, const json_t *root, struct mpp_graph *graph,
                                  const struct mpp_cluster *cluster, struct mpp_plan *p)
 {
-    if (!json_is_object(root)) {
-        complain(r, "a plan is an object");
+    if (!json_is_string(json_object_get(root, "plan_version"))) {
+        complain(r, "this is no plan: it has no string \"plan_version\"");
         return MPP_INVALID;
     }
     read_head(r, root, cluster, p);
@@ -455,8 +455,12 @@ static enum mpp_status read_plan(struct reader *r, const json_t *root, struct mp
         complain(r, "the plan has %zu stages; this release builds one", json_array_size(stages));
     if (r->bad)
         return MPP_INVALID;
-    read_solver(r, root, &p->solver);
     const json_t *stage = json_array_get(stages, 0);
+    if (!json_is_object(stage)) {
+        complain(r, "the stage is no object");
+        return MPP_INVALID;
+    }
+    read_solver(r, root, &p->solver);
     mpp_graph_set_batch(graph, p->batch / p->micro_batches);
     r->stage->first_device = (int)number_of(r, stage, "first_device", 0, 0, "the stage");
     r->stage->n_devices = (int)number_of(r, stage, "devices", 1, MPP_CLUSTER_MAX_DEVICES, "the stage");

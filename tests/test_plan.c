@@ -210,7 +210,7 @@ static void test_contradictions(void)
     refuses("dp", 4, tiny, "has no value");
     refuses("shard:h.*.mlp.c_fc.wieght=ffn/model", 4, tiny, "no tensor matches");
     refuses("shard:h.*.mlp.c_fc.weight=fffn/model", 4, tiny, "did you mean \"ffn\"");
-    refuses("shard:h.*.mlp.c_fc.weight=ffn/modle", 4, tiny, "no axis \"modle\"");
+    refuses("shard:h.*.mlp.c_fc.weight=ffn/modle", 4, tiny, "axis \"modle\"; did you mean \"model\"");
     refuses("shard:h.*.attn.c_attn.weight=3/model", 4, tiny, "has only 3");
     refuses("mesh=4,shard:wte.weight=vocab/a,shard:wte.weight=hidden/a", 4, tiny, "no plan does what --fix asks");
 }
@@ -424,7 +424,8 @@ static void fuzz_pins(int tries)
 {
     static const char *const piece[] = {"dp", "tp", "pp", "mesh", "zero", "sequence_parallel", "vocab_parallel", "micro_batch",
                                         "micro_batches", "shard:", "=", "=", "=", ",", ",", "/", "x", "2", "4", "-1", "0", "1e9",
-                                        "99999999999999999999", "true", "off", "h.*.mlp", "[", "*", "ffn", "model", " ", "2x2"};
+                                        "99999999999999999999", "true", "off", "h.*.mlp", "[", "*", "ffn", "model", " ", "2x2",
+                                        "dp=2", "zero=1", "mesh=2x2", "vocab_parallel=off", "shard:a=b/c"};
     int odd = 0, understood = 0;
     for (int i = 0; i < tries; i++) {
         struct mpp_arena *arena = mpp_arena_new();
