@@ -325,7 +325,8 @@ static int open_outputs(struct mpp_rank *r, struct mpp_error *error)
     if (code != MPP_EXIT_OK)
         return code;
     int64_t later = o->save != NULL ? mpp_checkpoint_newest(o->save, INT64_MAX) : -1;
-    if (later > job->first_step)
+    bool passed_over = job->resume != NULL && job->resume->note[0] != '\0'; /* then it is damaged, which was said */
+    if (later > job->first_step && !passed_over)
         mpp_note("%s holds step-%lld of an earlier run, which --resume %s would take", o->save, (long long)later, o->save);
     /* mpirun shows its processes a terminal of its own, where lines cannot be rewritten */
     bool rewrite = job->local_ranks == r->n_ranks;
