@@ -168,7 +168,7 @@ static struct example *from_broadcast(struct mpp_arena *arena, int kind, int i)
 {
     static const char *const shapes[][3] = {{"5 7 11", "5 7 11", "5 7 11"}, {"5 7 11", "11", "7 1"},
                                             {"7 1", "5 1 11", "7 11"},      {"", "5 7", "7"},
-                                            {"5 7", "", "1 1"}};
+                                            {"5 7", "", "1 1"},           {"1 5 7", "1 7", "5 1"}};
     const char *expr = mpp_op_info(kind)->expr;
     int n_in = expr ? 1 : kind == MPP_OP_DROPOUT ? 1 : 3;
     for (const char *p = expr; p && *p; p++) {
@@ -176,7 +176,7 @@ static struct example *from_broadcast(struct mpp_arena *arena, int kind, int i)
         if (alone && *p >= 'a' && *p <= 'c')
             n_in = *p - 'a' + 1 > n_in ? *p - 'a' + 1 : n_in;
     }
-    if (i >= 10)
+    if (i >= 2 * (int)(sizeof shapes / sizeof shapes[0]))
         return NULL;
     struct example *ex = mpp_arena_array(arena, 1, struct example);
     ex->n_in = n_in;

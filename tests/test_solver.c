@@ -355,7 +355,7 @@ static void rules(void)
     struct mpp_solver_node n[2] = {{.name = "a", .n_choices = 2, .cost = cost},
                                    {.name = "b", .n_choices = 2, .cost = cost}};
     struct mpp_solver_value v = {"v", 2, 0, out, 1, cons, in, conv, NULL, 0, 0};
-    struct mpp_solver_problem p = {2, 1, n, &v, INT64_MAX};
+    struct mpp_solver_problem p = {2, 1, n, &v, INT64_MAX, NULL};
     struct mpp_solver *s;
     struct mpp_solver_info info;
     check(mpp_solver_setup(&p, NULL, &s) == MPP_OK, "a good problem", 0);
@@ -384,7 +384,7 @@ static void rules(void)
     enum mpp_status st = mpp_solver_solve(s, choice, &info);
     check(st == MPP_LIMIT && info.status == MPP_SOLVER_NO_ANSWER, "interrupted", 0);
     mpp_solver_free(s);
-    struct mpp_solver_problem none = {0, 0, NULL, NULL, 0};
+    struct mpp_solver_problem none = {0};
     check(mpp_solver_setup(&none, NULL, &s) == MPP_OK && mpp_solver_solve(s, choice, &info) == MPP_OK &&
               info.objective == 0,
           "nothing at all", 0);

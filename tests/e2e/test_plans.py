@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+
 import harness as h
 from test_errors import small_cluster
 
@@ -84,6 +86,32 @@ def test_uneven():
     for losses in runs[1:]:
         h.close("vocabulary of 50,257 and 5 heads on 4 devices", losses, runs[0], 2e-5)
     h.check(len(runs[0]) == 3, "vocabulary of 50,257 and 5 heads train")
+    d = dict(layers=2, hidden=32, heads=2, vocab=64, seq=30, positions=30, batch=4, pdrop=0.1)
+    runs = []
+    for n, fix in ((1, None), (4, "mesh=4,shard:h.*.ln_1=seq/a,shard:h.*.mlp.c_fc=seq/a"), (4, "tp=4,sequence_parallel=true")):
+        p = h.plan(GPT, gpus=n, D=d, fix=fix)
+        runs.append(p.train(data="synthetic", steps=3, seed=5, mpi=n > 1 and "tp" in fix).losses)
+        p.remove()
+    for losses in runs[1:]:
+        h.close("a sequence of 30 on 4 devices", losses, runs[0], 2e-5)
+
+
+# ---- micro-batches ----
+
+def test_micro_batches():
+    """The same losses from any number of them: labels that don't count, tables of few rows, prologues, gathered weights."""
+    rng = np.random.default_rng(11)
+    arrays = {k: rng.integers(0, n, (3, 4, 16)).astype(np.int32) for k, n in (("input_ids", 128), ("token_type_ids", 2), ("labels", 128))}
+    arrays["labels"][rng.random(arrays["labels"].shape) < 0.6] = -100
+    data = f"npy:{h.npy_dir(arrays)}"
+    runs = []
+    for n, fix, mpi in ((1, None, False), (1, "micro_batches=2", False), (2, "dp=2,micro_batches=2", False), (2, "tp=2,micro_batches=4", True),
+                        (2, "dp=2,zero=2,micro_batches=2", True)):
+        p = h.plan(BERT, preset="tiny", gpus=n, fix=fix, D=dict(optimizer="adamw"))
+        runs.append(p.train(data=data, steps=3, seed=5, mpi=mpi).losses)
+        h.close(f"bert on {n}, {fix}{', MPI' if mpi else ''}: losses as in one micro-batch", runs[-1], runs[0], 2e-5)
+        p.remove()
+    h.check(len(runs[0]) == 3 and runs[0][2] != runs[0][0], "bert trains", runs[0])
 
 
 # ---- equal input, equal bytes ----
@@ -277,7 +305,7 @@ def test_resident():
 
 
 TESTS = {"tensor parallel": test_tensor_parallel, "data parallel": test_data_parallel, "memory forces": test_memory_forces,
-         "uneven": test_uneven, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
+         "uneven": test_uneven, "micro-batches": test_micro_batches, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
          "dump": test_dump, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
 
 if __name__ == "__main__":

@@ -1,14 +1,23 @@
 #!/usr/bin/env python3
-"""With MPPLAN built under AddressSanitizer and UndefinedBehaviorSanitizer: all models and forms of output, and trainers
-that are themselves compiled so."""
+"""Under sanitizers: mpplan with all models and forms of output (MPPLAN built with AddressSanitizer and
+UndefinedBehaviorSanitizer), trainers compiled so, and trainers whose ranks are threads under ThreadSanitizer.
+
+    MPPLAN=build/asan/mpplan tests/e2e/test_sanitized.py            all
+    tests/e2e/test_sanitized.py races                               trainers alone: any mpplan will do
+"""
 import re
 import sys
 
 import harness as h
 from test_errors import small_cluster
 
-FLAGS = "-O1 -g -std=c17 -D_GNU_SOURCE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
-ENV = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"}
+BASE = "-O1 -g -std=c17 -D_GNU_SOURCE -fno-omit-frame-pointer"
+MEMORY = f"{BASE} -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+THREADS = f"{BASE} -fsanitize=thread"
+# OpenBLAS and MPI are not instrumented, and keep memory to the end.
+ENV = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+       "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}
+GPT, BERT, MLP = "models/gpt.xml", "models/bert.xml", "models/mlp.xml"
 
 
 def test_models():
@@ -28,20 +37,47 @@ def test_models():
     h.check(h.mpplan("--print-schema").returncode == 0 and h.mpplan("--help").returncode == 0, "--print-schema, --help")
 
 
+def sanitized(what, flags, p, resume=False, **options):
+    """Build and train; once more from the checkpoint with RESUME. No flag asks for threads within a kernel: their
+    library is not instrumented."""
+    p.build(f"CFLAGS={flags}", f"LDFLAGS={flags}", "OPENMP=")
+    save = h.TMP / f"checkpoint{p.dir.name}"
+    options = dict(options, seed=1, env=ENV, allow_failure=True, timeout_s=900)
+    r = p.train(steps=2, save=save, dump_grads=h.TMP / "grads.safetensors", **options)
+    h.check(r.process.returncode == 0 and len(r.losses) == 2, what, r.err[-3000:])
+    if resume:
+        r = p.train(steps=3, resume=save, **options)
+        h.check(r.process.returncode == 0 and len(r.losses) == 1, f"{what}, resumed", r.err[-3000:])
+    p.remove()
+
+
 def test_trainers():
-    for model, n, fix, d in (("gpt", 1, None, {}), ("gpt", 3, None, dict(pdrop=0.1)), ("gpt", 8, "mesh=2x2x2", {}),
-                             ("gpt", 4, "dp=4,zero=3", {}), ("gpt", 4, "tp=4,sequence_parallel=true", {}), ("gpt", 7, None, {}),
-                             ("gpt", 2, "micro_batches=4", {}), ("bert", 4, None, dict(padding_mask=True)), ("mlp", 3, None, {})):
-        what = f"{model} on {n}, {fix}"
-        p = h.plan(f"models/{model}.xml", preset="tiny", gpus=n, fix=fix, D=d)
-        p.build(f"CFLAGS={FLAGS}", f"LDFLAGS={FLAGS}")
-        r = p.train(data="synthetic", steps=2, seed=1, env=ENV, allow_failure=True, timeout_s=600, save=h.TMP / "checkpoint",
-                    dump_grads=h.TMP / "grads.safetensors")
-        h.check(r.process.returncode == 0 and len(r.losses) == 2, what, r.err[-3000:])
-        p.remove()
+    """Every form of plan and every source of data at least once."""
+    tokens = h.TMP / "tokens.bin"
+    tokens.write_bytes(bytes(i * 7 % 256 if i % 2 == 0 else 0 for i in range(4000)))
+    for model, n, fix, d, options in (
+            (GPT, 1, None, {}, {}), (GPT, 3, None, dict(pdrop=0.1), {}), (GPT, 8, "mesh=2x2x2", {}, {}),
+            (GPT, 4, "dp=4,zero=3,micro_batches=2", {}, {}), (GPT, 4, "tp=4,sequence_parallel=true", {}, {}), (GPT, 7, None, {}, {}),
+            (GPT, 2, "dp=2,micro_batches=4", {}, dict(data=f"tokens:{tokens}", resume=True)),
+            (GPT, 3, "tp=3,vocab_parallel=true", {}, {}), (GPT, 4, "dp=2,tp=2", {}, dict(mpi=True, resume=True)),
+            (BERT, 4, None, dict(padding_mask=True), {}), (BERT, 2, "micro_batches=2", {}, {}), (MLP, 3, None, {}, {})):
+        what = f"{model} on {n}, {fix}{', MPI' if 'mpi' in options else ''}"
+        p = h.plan(model, preset="tiny", gpus=n, fix=fix, D=d)
+        h.guarded(what, sanitized, what, MEMORY, p, **{"data": "synthetic", **options})
 
 
-TESTS = {"models": test_models, "trainers": test_trainers}
+def test_races():
+    """Ranks as threads: no access that another thread may meet, under each kind of plan."""
+    for model, n, fix, d, options in (
+            (GPT, 4, "dp=4", dict(pdrop=0.1), dict(resume=True)), (GPT, 4, "tp=4", {}, {}), (GPT, 4, "dp=2,tp=2", {}, dict(resume=True)),
+            (GPT, 4, "dp=4,zero=3,micro_batches=2", {}, {}), (GPT, 8, "mesh=2x2x2", {}, {}), (GPT, 3, "tp=3,vocab_parallel=true", {}, {}),
+            (GPT, 4, "tp=4,sequence_parallel=true", {}, {}), (BERT, 4, "dp=2,micro_batches=2", {}, {})):
+        what = f"races of {model} on {n}, {fix}"
+        p = h.plan(model, preset="tiny", gpus=n, fix=fix, D=d)
+        h.guarded(what, sanitized, what, THREADS, p, data="synthetic", **options)
+
+
+TESTS = {"models": test_models, "trainers": test_trainers, "races": test_races}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
