@@ -194,11 +194,14 @@ void *mpp_arena_memdup(struct mpp_arena *arena, const void *p, size_t size)
 
 char *mpp_arena_vprintf(struct mpp_arena *arena, const char *fmt, va_list ap)
 {
+    char some[256];
     va_list again;
     va_copy(again, ap);
-    int len = vsnprintf(NULL, 0, fmt, ap);
+    int len = vsnprintf(some, sizeof some, fmt, ap);
     char *s = len < 0 ? NULL : try_alloc(arena, (size_t)len + 1);
-    if (s)
+    if (s && len < (int)sizeof some)
+        memcpy(s, some, (size_t)len + 1);
+    else if (s)
         len = vsnprintf(s, (size_t)len + 1, fmt, again);
     va_end(again);
     if (!s || len < 0)            /* libc's own memory for wide numbers counts as well */
