@@ -223,7 +223,7 @@ def test_mpi():
 
 def test_plans():
     """Every resume under another plan and number of devices."""
-    which = [(1, None), (2, "dp=2"), (3, None), (4, "dp=2,tp=2"), (8, None)] + ([(2, "tp=2"), (4, "dp=4,zero=3"), (8, "dp=4,tp=2")] if h.FULL else [])
+    which = [(1, None), (2, None), (3, None), (4, "dp=2,tp=2"), (8, None)] + ([(2, "dp=2"), (4, "dp=4,zero=3"), (8, "dp=4,tp=2")] if h.FULL else [])
     steps, turn = 120, [0]
     expected, seconds = whole(plan(1), steps=steps)
 
