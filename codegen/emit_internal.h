@@ -22,6 +22,8 @@ const char *mpp_text_format(struct mpp_arena *arena, const char *fmt, va_list ap
 /* A statement or declaration at INDENT, wrapped after commas at 118 columns; a comment wrapped at words. */
 void mpp_text_line(struct mpp_text *t, int indent, const char *line);
 void mpp_text_comment(struct mpp_text *t, int indent, const char *words);
+/* WORDS of a user for a comment: without what would end one, or begin one. */
+const char *mpp_text_safe(struct mpp_arena *arena, const char *words);
 
 /* A dimension's block on a rank: a field of `struct plan_dims` in the emitted plan.h. */
 struct mpp_emit_dim {

@@ -240,7 +240,7 @@ const char *mpp_emit_shape(struct mpp_emit *e, const struct mpp_buffer *b)
             mpp_text_add(&s, "/%lld", (long long)k);
     }
     mpp_text_add(&s, "]");
-    return s.data;
+    return mpp_text_safe(e->arena, s.data);
 }
 
 /* ---- small expressions ---- */

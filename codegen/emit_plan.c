@@ -43,7 +43,8 @@ static void add_field(struct mpp_emit *e, struct mpp_text *out, const struct mpp
     const char *decl = mpp_arena_printf(e->arena, "%s *%s;", c_type(b), b->name);
     mpp_text_add(out, "    %-36s /* %s", decl, mpp_emit_shape(e, b));
     if (n_ranks > 1)
-        mpp_text_add(out, " | %s | %s", local_words(e, b), sharding_words(e, b));
+        mpp_text_add(out, " | %s | %s", mpp_text_safe(e->arena, local_words(e, b)),
+                     mpp_text_safe(e->arena, sharding_words(e, b)));
     mpp_text_add(out, " */\n");
 }
 

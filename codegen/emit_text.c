@@ -12,17 +12,7 @@ enum { MAX_COLUMN = 118 };
 
 const char *mpp_text_format(struct mpp_arena *arena, const char *fmt, va_list ap)
 {
-    char some[256];
-    va_list again;
-    va_copy(again, ap);
-    int n = vsnprintf(some, sizeof some, fmt, again);
-    va_end(again);
-    char *s = mpp_arena_alloc(arena, (size_t)n + 1);
-    if (n < (int)sizeof some)
-        memcpy(s, some, (size_t)n + 1);
-    else
-        vsnprintf(s, (size_t)n + 1, fmt, ap);
-    return s;
+    return mpp_arena_vprintf(arena, fmt, ap);
 }
 
 static void append(struct mpp_text *t, const char *s, size_t n)
@@ -107,8 +97,7 @@ static size_t comment_break(const char *words, size_t width)
     return outside > width / 2 ? outside : best ? best : strcspn(words, " ");
 }
 
-/* Words of a user may hold what would end a comment, or begin one. */
-static const char *comment_words(struct mpp_arena *arena, const char *words)
+const char *mpp_text_safe(struct mpp_arena *arena, const char *words)
 {
     struct mpp_text safe = {.arena = arena};
     for (const char *c = words; *c; c++) {
@@ -123,7 +112,7 @@ void mpp_text_comment(struct mpp_text *t, int indent, const char *words)
 {
     int width = MAX_COLUMN - indent - 3;
     bool first = true;
-    words = comment_words(t->arena, words);
+    words = mpp_text_safe(t->arena, words);
     while (*words) {
         size_t n = strlen(words);
         bool last = n + 3 <= (size_t)width;

@@ -2,8 +2,11 @@
 #include "costmodel/fields.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { MAX_TEXT = 1000 };
 
 static int is_among(const char *word, const char *const *names, int n)
 {
@@ -126,9 +129,15 @@ int64_t mpp_fields_whole(struct mpp_diag *diag, const struct mpp_xml *node, cons
 const char *mpp_fields_string(struct mpp_diag *diag, const struct mpp_xml *node, const char *name)
 {
     const char *text = mpp_xml_get(node, name);
-    if (text && *text)
+    bool shown = text && strlen(text) <= MAX_TEXT;
+    for (const char *c = text; shown && *c; c++)
+        shown = (unsigned char)*c >= 0x20 && *c != 0x7f;
+    if (text && *text && shown)
         return text;
-    if (text)
+    if (text && *text)
+        mpp_diag_error(diag, node->loc, "<%s %s=\"%.40s\"> is over %d characters long or holds a control character", node->name,
+                       name, text, MAX_TEXT);
+    else if (text)
         mpp_diag_error(diag, node->loc, "<%s %s=\"\"> is empty", node->name, name);
     else
         mpp_diag_error(diag, node->loc, "<%s> needs the attribute \"%s\"", node->name, name);

@@ -90,6 +90,21 @@ void mpp_unexpected_element(const struct mpp_eval *ev, const struct mpp_xml *nod
         mpp_eval_error(ev, "no element <%s>%s; allowed here: %s", node->name, where, join(ev->arena, names, n));
 }
 
+bool mpp_check_shown(const struct mpp_eval *ev, const char *what, const char *name)
+{
+    if (strlen(name) > MPP_MAX_NAME) {
+        mpp_eval_error(ev, "%s has over %d characters", what, MPP_MAX_NAME);
+        return false;
+    }
+    for (const char *c = name; *c; c++) {
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) {
+            mpp_eval_error(ev, "%s (\"%.40s\") holds a control character", what, name);
+            return false;
+        }
+    }
+    return true;
+}
+
 bool mpp_check_count(const struct mpp_eval *ev, const struct mpp_xml *node, const char *name, int most)
 {
     int n = 0;
@@ -163,10 +178,10 @@ static void add_block(struct mpp_reader *r, const struct mpp_xml *node)
             return;
         }
     }
-    if (!*name || strlen(name) > MPP_MAX_NAME) {
-        mpp_eval_error(&ev, *name ? "a block's name has over %d characters" : "a block's name can't be empty", MPP_MAX_NAME);
+    if (!*name)
+        mpp_eval_error(&ev, "a block's name can't be empty");
+    if (!*name || !mpp_check_shown(&ev, "a block's name", name))
         return;
-    }
     if (r->n_blocks == MPP_MAX_BLOCKS) {
         mpp_eval_error(&ev, "the model has over %d blocks", MPP_MAX_BLOCKS);
         return;
@@ -360,6 +375,8 @@ static bool check_root(struct mpp_reader *r)
         mpp_eval_error(&ev, "version=\"%.80s\" of the model file is not supported; this release reads version 1",
                        version);
     r->model->name = mpp_xml_get(r->root, "name");
+    if (r->model->name)
+        mpp_check_shown(&ev, "the model's name", r->model->name);
     return true;
 }
 

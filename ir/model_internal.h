@@ -70,6 +70,9 @@ bool mpp_check_leaf(const struct mpp_eval *ev, const struct mpp_xml *node);
 /* VALUE is one of LIST's words ("adamw sgd"): returns that word, else reports (under EV->what) and returns NULL. */
 const char *mpp_check_word(const struct mpp_eval *ev, const char *value, const char *list);
 
+/* NAME, a WHAT ("a preset's name"), is shown in reports: at most 256 bytes, no control characters. */
+bool mpp_check_shown(const struct mpp_eval *ev, const char *what, const char *name);
+
 /* The words of LIST in ARENA; a trailing * is cut. */
 const char **mpp_words(struct mpp_arena *arena, const char *list, int *out_n);
 

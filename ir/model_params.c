@@ -142,10 +142,8 @@ static bool check_preset(const struct params *p, const struct mpp_xml *node)
         mpp_eval_error(&ev, "<preset> needs the attribute \"name\"");
         return false;
     }
-    if (strlen(name) > MPP_MAX_NAME) {
-        mpp_eval_error(&ev, "a preset's name has over %d characters", MPP_MAX_NAME);
+    if (!mpp_check_shown(&ev, "a preset's name", name))
         return false;
-    }
     for (const struct mpp_xml *c = p->xml->first; c != node; c = c->next) {
         const char *other = strcmp(c->name, "preset") == 0 ? mpp_xml_get(c, "name") : NULL;
         if (other && strcmp(other, name) == 0) {
