@@ -126,8 +126,9 @@ static const char **list(struct mpp_arena *arena, const char *dir, int *out_n)
 static enum mpp_status look(const struct mpp_outdir *o, bool *out_exists)
 {
     struct stat sb;
+    bool is_link = lstat(o->base, &sb) == 0 && S_ISLNK(sb.st_mode);
     *out_exists = stat(o->base, &sb) == 0;
-    if (!*out_exists && errno == ENOENT && lstat(o->base, &sb) == 0)
+    if (!*out_exists && errno == ENOENT && is_link)
         return refused(o->diag, o->dir, "it is a symbolic link that leads nowhere");
     if (!*out_exists)
         return errno == ENOENT ? MPP_OK : failed(o->arena, o->diag, o->dir, errno);
@@ -188,10 +189,12 @@ static bool make_parents(struct mpp_outdir *o, const char *path)
         *c = '\0';
         o->parents = mpp_arena_grow(o->arena, o->parents, &cap, (size_t)o->n_parents + 1, sizeof *o->parents);
         char *made = o->parents[o->n_parents] = mpp_arena_strdup(o->arena, part);
-        if (mkdir(made, 0777) == 0)
-            o->n_parents++;
-        else if (errno != EEXIST && access(made, F_OK) != 0)
+        int why = mkdir(made, 0777) == 0 ? 0 : errno;
+        o->n_parents += why == 0;
+        if (why && why != EEXIST && access(made, F_OK) != 0) {
+            errno = why;
             return false;
+        }
         *c = '/';
     }
     return true;
