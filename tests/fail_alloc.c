@@ -186,8 +186,7 @@ static main_fn *real_main;
 
 static int counted_main(int argc, char **argv, char **environment)
 {
-    if (!ready)
-        set_up();
+    set_up();                     /* again: the first call may have come before libc knew the environment (ASan) */
     main_runs = true;
     shared->main_runs = 1;
     return real_main(argc, argv, environment);
