@@ -69,6 +69,7 @@ struct mpp_rank {
     void *plan;                 /* the emitted code's own per-rank state (pointers, extents) */
     struct mpp_transport *transport;
     void *impl;                 /* the runtime's own */
+    uint64_t ticks;             /* grows with every collective and contraction: the rank works */
 };
 
 /* ---- threads of a rank -------------------------------------------------------------------------- */

@@ -61,6 +61,9 @@ def main():
     for n in (2, 4, 8):
         run = mpirun(n, collectives)
         expect(run.returncode == 0 and ", 0 failed" in run.stdout, f"collectives on {n}", run.stdout + run.stderr)
+        whole = run.stdout
+        run = mpirun(n, collectives, "7")  # as if counts past 7 were too large for one call
+        expect(run.returncode == 0 and run.stdout == whole, f"collectives in pieces on {n}", run.stdout + run.stderr)
 
     with tempfile.TemporaryDirectory() as folder:
         at = lambda name: os.path.join(folder, name)

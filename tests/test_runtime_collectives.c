@@ -1,10 +1,11 @@
 /* Collectives against their definition, on threads (meshes of 1 to 3 axes, 2 to 8 ranks) or, started by
- * mpirun with 2, 4 or 8 processes, on MPI. Every value is a function of (rank, place), so that each rank
+ * mpirun with 2, 4 or 8 processes, on MPI (argument: cut into calls of at most so many elements). Every value is a function of (rank, place), so that each rank
  * knows what the others hold. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "mpp_rt.h"
 #include "host/job.h"
@@ -308,13 +309,21 @@ static void check_failure(struct tally *total)
 }
 
 #ifdef MPP_WITH_MPI
-static int run_mpi(int n)
+static void leave_process(void *user, int code)
+{
+    (void)user;
+    _exit(code);
+}
+
+static int run_mpi(int n, int64_t call_elements)
 {
     struct mpp_program p = {.n_axes = n == 8 ? 3 : n == 4 ? 2 : 1, .axis_size = {2, 2, 2}};
     struct mpp_error error = {0};
+    struct mpp_transport_settings settings = {.watch = {.silence_s = 15, .leave = leave_process},
+                                              .call_elements = call_elements};
     int rank;
     static struct job_rank j;
-    struct mpp_transport *transport = mpp_transport_mpi_new(&p, &rank, &error);
+    struct mpp_transport *transport = mpp_transport_mpi_new(&p, &settings, &rank, &error);
     if (transport == NULL) {
         fprintf(stderr, "error: %s\n", error.text);
         return 1;
@@ -332,13 +341,15 @@ static int run_mpi(int n)
 }
 #endif
 
-int main(void)
+int main(int argc, char **argv)
 {
 #ifdef MPP_WITH_MPI
     const char *size = getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_SIZE") : getenv("PMI_SIZE");
     if (size != NULL)
-        return run_mpi(atoi(size));
+        return run_mpi(atoi(size), argc > 1 ? atoi(argv[1]) : 0);
 #endif
+    (void)argc;
+    (void)argv;
     static const int meshes[][4] = {{0},       {1, 1},    {1, 2},       {1, 3},       {1, 8},
                                     {2, 2, 2}, {2, 3, 2}, {2, 1, 4},    {3, 2, 2, 2}, {3, 1, 2, 3}};
     struct tally total = {0, 0};

@@ -192,6 +192,7 @@ static void forward_block(const struct head *h, int64_t q0, int64_t nq, const fl
 void mpp_attention_forward(struct mpp_rank *r, const struct mpp_attention *a, const float *q, const float *k,
                            const float *v, const int32_t *mask, float *y, float *lse)
 {
+    mpp_rank_moves(r);
     int64_t rows = a->batch.padded * a->heads.padded * a->seq_q.padded;
     if (has_padding(a)) {
         clear(y, 0, rows * a->head_dim);
@@ -272,6 +273,7 @@ void mpp_attention_backward(struct mpp_rank *r, const struct mpp_attention *a, c
                             const float *v, const int32_t *mask, const float *y, const float *lse, const float *dy,
                             float *dq, float *dk, float *dv)
 {
+    mpp_rank_moves(r);
     int64_t per_position = a->batch.padded * a->heads.padded * a->head_dim;
     clear(dk, 0, a->seq_k.padded * per_position);
     clear(dv, 0, a->seq_k.padded * per_position);

@@ -60,6 +60,7 @@ static void choose_blocks(int64_t m, int64_t n, int threads, int64_t *rows_out, 
 void mpp_gemm(struct mpp_rank *r, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const float *a,
               int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
 {
+    mpp_rank_moves(r);
     if (r->n_threads <= 1 || (double)m * (double)n * (double)k < SHARED_GEMM) {
         mpp_sgemm(trans_a, trans_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
         return;

@@ -41,6 +41,9 @@ int64_t mpp_rows_count(const struct mpp_space *space);
 /* Up to MAX numbers (row-major over the padded extents) of the next valid rows; 0 at the end. */
 int64_t mpp_rows_take(struct mpp_row_walk *walk, int64_t *out_rows, int64_t max);
 
+/* The rank works: called by kernels that take long (mesh.c). */
+void mpp_rank_moves(struct mpp_rank *r);
+
 /* C = alpha op(A) op(B) + beta C, row-major, sizes possibly 0. */
 void mpp_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "checkpoint.h"
 #include "job.h"
 #include "mpp_rt.h"
 #include "options.h"
@@ -120,13 +121,35 @@ static int run_threads(struct mpp_job *job, struct mpp_error *error)
 }
 
 #ifdef MPP_WITH_MPI
-static int run_process(struct mpp_job *job, int rank)
+#define SILENCE_S 15.0 /* of a host that acknowledges nothing */
+
+/* The watch ends this process: USER is its rank, whose thread may be anywhere. */
+static void leave_process(void *user, int code)
 {
-    struct mpp_rank r;
+    struct mpp_rank *r = user;
+    if (r->impl != NULL)
+        mpp_checkpoint_discard(r);
+    _exit(code);
+}
+
+static int run_process(struct mpp_job *job, bool first, struct mpp_error *error)
+{
+    struct mpp_rank r = {0};
     struct mpp_local local;
+    struct mpp_transport_settings settings = {
+        .watch = {.timeout_s = (double)job->options->timeout_s, .silence_s = SILENCE_S, .first = first,
+                  .leave = leave_process, .user = &r},
+    };
+    int rank;
+    job->local_ranks = 1;
+    job->transport = mpp_transport_mpi_new(job->program, &settings, &rank, error);
+    if (job->transport == NULL)
+        return error->code;
     set_rank(&r, &local, job, rank);
+    mpp_transport_mpi_follow(&r);
     mpp_trainer_rank(&r);
     mpp_trainer_clean(&r);
+    job->transport->ops->free(job->transport);
     return local.exit_code;
 }
 #endif
@@ -142,21 +165,14 @@ static bool under_mpi(bool *first_out)
     return rank != NULL || first_env("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") != NULL;
 }
 
-static int run_job(struct mpp_job *job, bool mpi, struct mpp_error *error)
+static int run_job(struct mpp_job *job, bool mpi, bool first, struct mpp_error *error)
 {
     int code = MPP_EXIT_INPUT;
 #ifdef MPP_WITH_MPI
-    if (mpi) {
-        int rank;
-        job->local_ranks = 1;
-        job->transport = mpp_transport_mpi_new(job->program, &rank, error);
-        if (job->transport == NULL)
-            return error->code;
-        code = run_process(job, rank);
-        job->transport->ops->free(job->transport);
-        return code;
-    }
+    if (mpi)
+        return run_process(job, first, error);
 #else
+    (void)first;
     const char *size = first_env("OMPI_COMM_WORLD_SIZE", "PMI_SIZE");
     if (size == NULL)
         size = getenv("SLURM_NTASKS");
@@ -212,7 +228,7 @@ static int run_all(struct mpp_job *job, bool mpi, bool first, struct mpp_error *
         job->prepare_code = code;
         job->prepare_error = *error;
         error->text[0] = '\0';
-        code = run_job(job, mpi, error);
+        code = run_job(job, mpi, first, error);
     }
     mpp_signals_stop(job->signals);
     mpp_start_clean(job);

@@ -8,11 +8,13 @@
 #include "threads.h"
 
 enum option { OPT_DATA, OPT_STEPS, OPT_SEED, OPT_INIT, OPT_SAVE, OPT_RESUME, OPT_METRICS, OPT_DUMP_GRADS, OPT_LR,
-              OPT_THREADS, OPT_HELP, N_OPTIONS };
+              OPT_THREADS, OPT_TIMEOUT, OPT_HELP, N_OPTIONS };
+
+#define TIMEOUT_S 600
 
 static const char *const names[N_OPTIONS] = {
     "--data", "--steps", "--seed", "--init", "--save", "--resume", "--metrics", "--dump-grads", "--lr",
-    "--threads", "--help",
+    "--threads", "--timeout", "--help",
 };
 
 static int parse_count(const char *name, const char *value, int64_t *out, struct mpp_error *error)
@@ -39,6 +41,7 @@ static int parse_one(enum option option, const char *value, struct mpp_options *
     case OPT_METRICS: o->metrics = value; break;
     case OPT_DUMP_GRADS: o->dump_grads = value; break;
     case OPT_STEPS: return parse_count(names[option], value, &o->steps, error);
+    case OPT_TIMEOUT: return parse_count(names[option], value, &o->timeout_s, error);
     case OPT_SEED:
         code = parse_count(names[option], value, &seed, error);
         o->seed = (uint64_t)seed;
@@ -89,7 +92,8 @@ static int find_option(const char *arg, const char **value_out, struct mpp_error
 int mpp_options_parse(int argc, char **argv, const struct mpp_program *program, struct mpp_options *options_out,
                       struct mpp_error *error)
 {
-    struct mpp_options o = {.steps = program->steps, .seed = (uint64_t)program->seed, .lr = (double)program->hyper.lr};
+    struct mpp_options o = {.steps = program->steps, .seed = (uint64_t)program->seed, .lr = (double)program->hyper.lr,
+                            .timeout_s = TIMEOUT_S};
     unsigned seen = 0;
     for (int i = 1; i < argc; i++) {
         const char *value;
@@ -147,8 +151,10 @@ void mpp_options_usage(FILE *out, const char *argv0, const struct mpp_program *p
             "  --dump-grads FILE     gradients of the first step, as safetensors\n"
             "  --lr X                peak learning rate; default %g\n"
             "  --threads N           of each device; default OMP_NUM_THREADS, or the cores there are for it\n"
+            "  --timeout S           over MPI: seconds after which a rank that others wait for counts as hung;\n"
+            "                        default %d, 0: never\n"
             "  --help                this text\n",
             slash != NULL ? slash + 1 : argv0, program->model, program->data != NULL ? program->data : "none",
             (long long)program->steps, (long long)program->seed, program->weights != NULL ? program->weights : "random",
-            program->save_every > 0 ? " and every few steps" : "", (double)program->hyper.lr);
+            program->save_every > 0 ? " and every few steps" : "", (double)program->hyper.lr, TIMEOUT_S);
 }

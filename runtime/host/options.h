@@ -23,6 +23,7 @@ struct mpp_options {
     uint64_t seed;
     bool seed_given;
     double lr; /* peak */
+    int64_t timeout_s; /* of a rank that others wait for; 0: never */
 };
 
 int mpp_options_parse(int argc, char **argv, const struct mpp_program *program, struct mpp_options *options_out,

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "fail.h"
+#include "watch.h"
 
 struct mpp_program;
 struct mpp_rank;
@@ -60,9 +61,15 @@ struct mpp_transport {
 /* Both return NULL and fill ERROR on failure; the caller frees with ops->free. */
 struct mpp_transport *mpp_transport_threads_new(const struct mpp_program *program, struct mpp_error *error);
 #ifdef MPP_WITH_MPI
+struct mpp_transport_settings {
+    struct mpp_watch_settings watch;
+    int64_t call_elements; /* collectives are cut into calls of at most so many; 0: what MPI's counts allow */
+};
 /* Calls MPI_Init; free calls MPI_Finalize. RANK_OUT is this process's rank. */
-struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, int *rank_out,
-                                            struct mpp_error *error);
+struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, const struct mpp_transport_settings *settings,
+                                            int *rank_out, struct mpp_error *error);
+/* R is this process's rank from here on: its ticks show whether it works. */
+void mpp_transport_mpi_follow(struct mpp_rank *r);
 #endif
 
 /* Number of ranks of the program, and the coordinates of one (mesh.c). */

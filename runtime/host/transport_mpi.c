@@ -8,18 +8,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "kernels_internal.h"
 #include "mpp_rt.h"
 #include "transport.h"
+#include "watch.h"
 
 #define MASKS (1 << MPP_MAX_AXES)
-#define CHUNK ((int64_t)1 << 28) /* elements of one call: counts are int */
+#define CALL_ELEMENTS ((int64_t)1 << 28) /* MPI's counts are int */
+#define EXPLAIN_S 3                      /* for the watch to say why MPI fails */
 
 struct mpi {
     struct mpp_transport base;
     int n_ranks, n_masks;
+    int64_t call_elements;       /* at most so many in one call of MPI */
     MPI_Comm comm[MASKS];
     int *counts, *displacements; /* [n_ranks] */
+    char (*hosts)[MPP_HOST_NAME]; /* [n_ranks] */
+    struct mpp_watch *watch;
 };
 
 static struct mpi *mpi_of(const struct mpp_rank *r)
@@ -34,111 +41,186 @@ static void check(struct mpp_rank *r, int rc, const char *what)
     char text[MPI_MAX_ERROR_STRING];
     int n = 0;
     MPI_Error_string(rc, text, &n);
+    sleep(EXPLAIN_S + (unsigned)(r->rank < 8 ? r->rank : 8)); /* one rank speaks */
     mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d: %s: %.*s", r->rank, what, n, text);
+}
+
+/* Between these the rank waits for others. */
+static void wait_begins(struct mpp_rank *r)
+{
+    mpp_rank_moves(r);
+    mpp_watch_waiting(mpi_of(r)->watch, true);
+}
+
+static void wait_ends(struct mpp_rank *r)
+{
+    mpp_watch_waiting(mpi_of(r)->watch, false);
+}
+
+static int piece_of(const struct mpi *t, int64_t total, int64_t at)
+{
+    return (int)(total - at < t->call_elements ? total - at : t->call_elements);
 }
 
 static void mpi_barrier(struct mpp_rank *r, unsigned mask)
 {
+    wait_begins(r);
     check(r, MPI_Barrier(mpi_of(r)->comm[mask]), "MPI_Barrier");
+    wait_ends(r);
 }
 
 static void mpi_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, bool maximum)
 {
-    for (int64_t i = 0; i < count; i += CHUNK) {
-        int n = (int)(count - i < CHUNK ? count - i : CHUNK);
-        check(r, MPI_Allreduce(MPI_IN_PLACE, x + i, n, MPI_FLOAT, maximum ? MPI_MAX : MPI_SUM, mpi_of(r)->comm[mask]),
-              "MPI_Allreduce");
-    }
+    const struct mpi *t = mpi_of(r);
+    wait_begins(r);
+    for (int64_t i = 0; i < count; i += t->call_elements)
+        check(r, MPI_Allreduce(MPI_IN_PLACE, x + i, piece_of(t, count, i), MPI_FLOAT, maximum ? MPI_MAX : MPI_SUM,
+                               t->comm[mask]), "MPI_Allreduce");
+    wait_ends(r);
 }
 
-/* Element counts and places of the members' valid blocks, packed one after the other. */
-static void set_counts(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut)
+/* Where the valid block of member M begins when blocks are packed one after the other; *COUNT_OUT: its elements. */
+static int64_t packed_block(const struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, int m, int64_t *count_out)
+{
+    int64_t offset, valid;
+    mpp_mesh_block(r, mask, m, cut->extent, &offset, &valid);
+    *count_out = valid * cut->outer * cut->inner;
+    return offset * cut->outer * cut->inner;
+}
+
+/* Counts and places of all members' packed blocks; false: they are too large for one call. */
+static bool set_counts(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut)
 {
     struct mpi *t = mpi_of(r);
-    int n = mpp_mesh_group_size(r, mask);
-    int64_t each = cut->outer * cut->inner;
-    if (each * cut->extent > INT32_MAX)
-        mpp_fail(r, MPP_EXIT_SYSTEM, "a collective of %lld elements is past what MPI's counts hold",
-                 (long long)(each * cut->extent));
-    for (int m = 0; m < n; m++) {
-        int64_t offset, valid;
-        mpp_mesh_block(r, mask, m, cut->extent, &offset, &valid);
-        t->counts[m] = (int)(valid * each);
-        t->displacements[m] = (int)(offset * each);
+    if (cut->outer * cut->extent * cut->inner > t->call_elements)
+        return false;
+    for (int m = 0; m < mpp_mesh_group_size(r, mask); m++) {
+        int64_t count;
+        t->displacements[m] = (int)packed_block(r, mask, cut, m, &count);
+        t->counts[m] = (int)count;
+    }
+    return true;
+}
+
+/* All members' packed blocks, where PACKED holds this rank's. */
+static void gather_packed(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, int32_t *packed)
+{
+    struct mpi *t = mpi_of(r);
+    if (set_counts(r, mask, cut)) {
+        check(r, MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_INT32_T, packed, t->counts, t->displacements, MPI_INT32_T, t->comm[mask]),
+              "MPI_Allgatherv");
+        return;
+    }
+    for (int m = 0; m < mpp_mesh_group_size(r, mask); m++) {
+        int64_t count, place = packed_block(r, mask, cut, m, &count);
+        for (int64_t i = 0; i < count; i += t->call_elements)
+            check(r, MPI_Bcast(packed + place + i, piece_of(t, count, i), MPI_INT32_T, m, t->comm[mask]), "MPI_Bcast");
     }
 }
 
 static void mpi_all_gather(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const void *src, void *dst)
 {
-    struct mpi *t = mpi_of(r);
     int n = mpp_mesh_group_size(r, mask), self = mpp_mesh_group_index(r, mask);
-    set_counts(r, mask, cut);
+    int64_t count, place = packed_block(r, mask, cut, self, &count);
+    wait_begins(r);
     if (cut->outer == 1) {
-        check(r, MPI_Allgatherv(src, t->counts[self], MPI_INT32_T, dst, t->counts, t->displacements, MPI_INT32_T,
-                                t->comm[mask]), "MPI_Allgatherv");
+        if (count > 0)
+            memcpy((char *)dst + 4 * place, src, (size_t)count * 4);
+        gather_packed(r, mask, cut, dst);
+        wait_ends(r);
         return;
     }
     for (int m = 0; m <= n; m++) { /* first pack our own block, then unpack all */
         int who = m == 0 ? self : m - 1;
         int64_t offset, valid;
         mpp_mesh_block(r, mask, who, cut->extent, &offset, &valid);
-        char *packed = r->workspace + 4 * (int64_t)t->displacements[who];
+        char *packed = r->workspace + 4 * packed_block(r, mask, cut, who, &count);
         struct mpp_piece piece = {.n = {1, 1, cut->outer}, .run = valid * cut->inner};
         if (m == 0) {
             piece.src_stride[2] = cut->block * cut->inner;
             piece.dst_stride[2] = valid * cut->inner;
             mpp_piece_copy(&piece, src, packed);
-            check(r, MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_INT32_T, r->workspace, t->counts, t->displacements,
-                                    MPI_INT32_T, t->comm[mask]), "MPI_Allgatherv");
+            gather_packed(r, mask, cut, (int32_t *)(void *)r->workspace);
         } else {
             piece.src_stride[2] = valid * cut->inner;
             piece.dst_stride[2] = cut->extent * cut->inner;
             mpp_piece_copy(&piece, packed, (char *)dst + 4 * offset * cut->inner);
         }
     }
+    wait_ends(r);
+}
+
+/* SRC as packed blocks: itself, or in the workspace. */
+static const float *pack_blocks(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const float *src)
+{
+    if (cut->outer == 1)
+        return src;
+    for (int m = 0; m < mpp_mesh_group_size(r, mask); m++) {
+        int64_t offset, valid, count;
+        mpp_mesh_block(r, mask, m, cut->extent, &offset, &valid);
+        struct mpp_piece piece = {
+            .n = {1, 1, cut->outer},
+            .src_stride = {0, 0, cut->extent * cut->inner},
+            .dst_stride = {0, 0, valid * cut->inner},
+            .run = valid * cut->inner,
+        };
+        mpp_piece_copy(&piece, src + offset * cut->inner, r->workspace + 4 * packed_block(r, mask, cut, m, &count));
+    }
+    return (const float *)(const void *)r->workspace;
+}
+
+/* The rows of a packed block go to their padded places, the last first. */
+static void spread_rows(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, float *dst)
+{
+    int64_t offset, valid;
+    mpp_mesh_block(r, mask, mpp_mesh_group_index(r, mask), cut->extent, &offset, &valid);
+    if (valid < cut->block)
+        for (int64_t o = cut->outer - 1; o > 0; o--)
+            memmove(dst + o * cut->block * cut->inner, dst + o * valid * cut->inner,
+                    (size_t)(valid * cut->inner) * sizeof *dst);
 }
 
 static void mpi_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const float *src,
                                float *dst)
 {
     struct mpi *t = mpi_of(r);
-    int n = mpp_mesh_group_size(r, mask), self = mpp_mesh_group_index(r, mask);
-    const float *send = src;
-    set_counts(r, mask, cut);
-    if (cut->outer > 1) {
-        send = (const float *)(const void *)r->workspace;
-        for (int m = 0; m < n; m++) {
-            int64_t offset, valid;
-            mpp_mesh_block(r, mask, m, cut->extent, &offset, &valid);
-            struct mpp_piece piece = {
-                .n = {1, 1, cut->outer},
-                .src_stride = {0, 0, cut->extent * cut->inner},
-                .dst_stride = {0, 0, valid * cut->inner},
-                .run = valid * cut->inner,
-            };
-            mpp_piece_copy(&piece, src + offset * cut->inner, r->workspace + 4 * (int64_t)t->displacements[m]);
+    int self = mpp_mesh_group_index(r, mask);
+    const float *send = pack_blocks(r, mask, cut, src);
+    wait_begins(r);
+    if (set_counts(r, mask, cut))
+        check(r, MPI_Reduce_scatter(send, dst, t->counts, MPI_FLOAT, MPI_SUM, t->comm[mask]), "MPI_Reduce_scatter");
+    else
+        for (int m = 0; m < mpp_mesh_group_size(r, mask); m++) {
+            int64_t count, place = packed_block(r, mask, cut, m, &count);
+            for (int64_t i = 0; i < count; i += t->call_elements)
+                check(r, MPI_Reduce(send + place + i, m == self ? dst + i : NULL, piece_of(t, count, i), MPI_FLOAT, MPI_SUM, m,
+                                    t->comm[mask]), "MPI_Reduce");
         }
+    wait_ends(r);
+    spread_rows(r, mask, cut, dst);
+}
+
+/* OUT_COUNT elements to member TO, IN_COUNT from member FROM. */
+static void swap(struct mpp_rank *r, unsigned mask, int to, const int32_t *out, int64_t out_count, int from, int32_t *in,
+                 int64_t in_count)
+{
+    const struct mpi *t = mpi_of(r);
+    for (int64_t i = 0; i < out_count || i < in_count; i += t->call_elements) {
+        bool sends = i < out_count, receives = i < in_count;
+        check(r, MPI_Sendrecv(out + (sends ? i : 0), sends ? piece_of(t, out_count, i) : 0, MPI_INT32_T, sends ? to : MPI_PROC_NULL,
+                              0, in + (receives ? i : 0), receives ? piece_of(t, in_count, i) : 0, MPI_INT32_T,
+                              receives ? from : MPI_PROC_NULL, 0, t->comm[mask], MPI_STATUS_IGNORE), "MPI_Sendrecv");
     }
-    check(r, MPI_Reduce_scatter(send, dst, t->counts, MPI_FLOAT, MPI_SUM, t->comm[mask]), "MPI_Reduce_scatter");
-    int64_t offset, valid;
-    mpp_mesh_block(r, mask, self, cut->extent, &offset, &valid);
-    if (valid < cut->block) /* spread the rows to their padded places, the last first */
-        for (int64_t o = cut->outer - 1; o > 0; o--)
-            memmove(dst + o * cut->block * cut->inner, dst + o * valid * cut->inner,
-                    (size_t)(valid * cut->inner) * sizeof *dst);
 }
 
 /* Pairwise: in round i everyone sends to the i-th member after it. */
 static void mpi_all_to_all(struct mpp_rank *r, unsigned mask, const struct mpp_exchange *x, const void *src,
                            void *dst)
 {
-    struct mpi *t = mpi_of(r);
     int n = mpp_mesh_group_size(r, mask), self = mpp_mesh_group_index(r, mask);
     int64_t largest = x->d0 * x->d2 * x->d4 * x->gather_block * x->split_block;
     char *out = r->workspace, *in = r->workspace + 4 * largest;
-    if (largest > INT32_MAX)
-        mpp_fail(r, MPP_EXIT_SYSTEM, "an all-to-all of %lld elements is past what MPI's counts hold",
-                 (long long)largest);
+    wait_begins(r);
     for (int round = 0; round < n; round++) {
         int to = (self + round) % n, from = (self + n - round) % n;
         int64_t src_offset, dst_offset, send_count = 0, receive_count = 0;
@@ -159,8 +241,7 @@ static void mpi_all_to_all(struct mpp_rank *r, unsigned mask, const struct mpp_e
             receive_count = piece.n[0] * piece.n[1] * piece.n[2] * piece.run;
         if (to == self)
             continue;
-        check(r, MPI_Sendrecv(out, (int)send_count, MPI_INT32_T, to, 0, in, (int)receive_count, MPI_INT32_T, from, 0,
-                              t->comm[mask], MPI_STATUS_IGNORE), "MPI_Sendrecv");
+        swap(r, mask, to, (const int32_t *)(void *)out, send_count, from, (int32_t *)(void *)in, receive_count);
         if (!some)
             continue;
         piece.src_stride[2] = piece.run;
@@ -168,19 +249,24 @@ static void mpi_all_to_all(struct mpp_rank *r, unsigned mask, const struct mpp_e
         piece.src_stride[0] = piece.n[1] * piece.n[2] * piece.run;
         mpp_piece_copy(&piece, in, (char *)dst + 4 * dst_offset);
     }
+    wait_ends(r);
 }
 
 static void mpi_send(struct mpp_rank *r, int to, const void *data, int64_t bytes)
 {
-    for (int64_t i = 0; i == 0 || i < bytes; i += CHUNK)
-        check(r, MPI_Send((const char *)data + i, (int)(bytes - i < CHUNK ? bytes - i : CHUNK), MPI_BYTE, to, 1,
-                          MPI_COMM_WORLD), "MPI_Send");
+    const struct mpi *t = mpi_of(r);
+    wait_begins(r);
+    for (int64_t i = 0; i == 0 || i < bytes; i += t->call_elements)
+        check(r, MPI_Send((const char *)data + i, piece_of(t, bytes, i), MPI_BYTE, to, 1, MPI_COMM_WORLD), "MPI_Send");
+    wait_ends(r);
 }
 
 static void mpi_receive(struct mpp_rank *r, int from, void *data, int64_t bytes)
 {
-    for (int64_t i = 0; i == 0 || i < bytes; i += CHUNK) {
-        int expected = (int)(bytes - i < CHUNK ? bytes - i : CHUNK), n = 0;
+    const struct mpi *t = mpi_of(r);
+    wait_begins(r);
+    for (int64_t i = 0; i == 0 || i < bytes; i += t->call_elements) {
+        int expected = piece_of(t, bytes, i), n = 0;
         MPI_Status status;
         check(r, MPI_Recv((char *)data + i, expected, MPI_BYTE, from, 1, MPI_COMM_WORLD, &status), "MPI_Recv");
         MPI_Get_count(&status, MPI_BYTE, &n);
@@ -188,13 +274,14 @@ static void mpi_receive(struct mpp_rank *r, int from, void *data, int64_t bytes)
             mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d expects %d bytes from rank %d, which sends %d", r->rank, expected,
                      from, n);
     }
+    wait_ends(r);
 }
 
 static void mpi_abort(struct mpp_rank *r, int code, const char *message)
 {
-    (void)r;
     fprintf(stderr, "error: %s\n", message);
     fflush(NULL);
+    mpp_watch_failing(mpi_of(r)->watch);
     MPI_Abort(MPI_COMM_WORLD, code);
 }
 
@@ -204,10 +291,12 @@ static void mpi_free(struct mpp_transport *base)
     for (int m = 0; m < t->n_masks; m++)
         if (t->comm[m] != MPI_COMM_NULL)
             MPI_Comm_free(&t->comm[m]);
+    MPI_Finalize();
+    mpp_watch_free(t->watch);
     free(t->counts);
     free(t->displacements);
+    free(t->hosts);
     free(t);
-    MPI_Finalize();
 }
 
 static const struct mpp_transport_ops mpi_ops = {
@@ -223,12 +312,50 @@ static const struct mpp_transport_ops mpi_ops = {
     .abort = mpi_abort,
 };
 
-struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, int *rank_out, struct mpp_error *error)
+/* Every process knows where the others are, and has a line to those that watch. */
+static void begin_watch(struct mpi *t, int rank)
 {
-    /* Waiting processes give way: there may be more of them than cores. */
+    struct mpp_link_offer offer[MPP_WATCH_CENTRES] = {{0}};
+    char host[MPP_HOST_NAME] = "";
+    (void)gethostname(host, sizeof host - 1);
+    MPI_Allgather(host, MPP_HOST_NAME, MPI_CHAR, t->hosts, MPP_HOST_NAME, MPI_CHAR, MPI_COMM_WORLD);
+    mpp_watch_place(t->watch, rank, t->n_ranks, (const char (*)[MPP_HOST_NAME])t->hosts);
+    for (int c = 0; c < MPP_WATCH_CENTRES; c++) {
+        int centre = mpp_watch_centre(t->watch, c);
+        if (centre == rank)
+            mpp_watch_offer(t->watch, &offer[c]);
+        if (centre >= 0)
+            MPI_Bcast(&offer[c], sizeof offer[c], MPI_BYTE, centre, MPI_COMM_WORLD);
+    }
+    mpp_watch_join(t->watch, offer);
+}
+
+static struct mpi *make_transport(int size, int n_axes, int64_t call_elements)
+{
+    struct mpi *t = calloc(1, sizeof *t);
+    if (t == NULL)
+        return NULL;
+    t->base.ops = &mpi_ops;
+    t->n_ranks = size;
+    t->n_masks = 1 << n_axes;
+    t->call_elements = call_elements > 0 ? call_elements : CALL_ELEMENTS;
+    t->counts = calloc((size_t)size, sizeof *t->counts);
+    t->displacements = calloc((size_t)size, sizeof *t->displacements);
+    t->hosts = calloc((size_t)size, sizeof *t->hosts);
+    return t->counts != NULL && t->displacements != NULL && t->hosts != NULL ? t : NULL; /* the process ends */
+}
+
+struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, const struct mpp_transport_settings *settings,
+                                            int *rank_out, struct mpp_error *error)
+{
+    /* Waiting processes give way: there may be more of them than cores. Other MPIs do not read this. */
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     int provided, size, needed = mpp_mesh_ranks(program);
+    struct mpp_watch *watch = mpp_watch_new(&settings->watch, error);
+    if (watch == NULL)
+        return NULL;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
+        mpp_watch_free(watch);
         (void)mpp_error_set(error, MPP_EXIT_SYSTEM, "MPI does not start");
         return NULL;
     }
@@ -238,27 +365,27 @@ struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, i
         (void)mpp_error_set(error, MPP_EXIT_INPUT, "the plan is for %d device%s, but MPI started %d process%s; use -n %d",
                             needed, needed == 1 ? "" : "s", size, size == 1 ? "" : "es", needed);
         MPI_Finalize();
+        mpp_watch_free(watch);
         return NULL;
     }
-    struct mpi *t = calloc(1, sizeof *t);
-    int *counts = calloc((size_t)size, sizeof *counts), *displacements = calloc((size_t)size, sizeof *displacements);
-    if (t == NULL || counts == NULL || displacements == NULL) {
-        (void)mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
-        free(t);
-        free(counts);
-        free(displacements);
+    struct mpi *t = make_transport(size, program->n_axes, settings->call_elements);
+    if (t == NULL) {
+        fprintf(stderr, "error: rank %d: out of memory\n", *rank_out);
         MPI_Abort(MPI_COMM_WORLD, MPP_EXIT_SYSTEM);
         return NULL;
     }
-    t->base.ops = &mpi_ops;
-    t->n_ranks = size;
-    t->counts = counts;
-    t->displacements = displacements;
-    t->n_masks = 1 << program->n_axes;
+    t->watch = watch;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* communicators made of it inherit this */
+    begin_watch(t, *rank_out);
     for (int mask = 0; mask < t->n_masks; mask++)
         MPI_Comm_split(MPI_COMM_WORLD, mpp_mesh_group_base(program, *rank_out, (unsigned)mask), *rank_out,
                        &t->comm[mask]);
     return &t->base;
+}
+
+void mpp_transport_mpi_follow(struct mpp_rank *r)
+{
+    mpp_watch_follow(mpi_of(r)->watch, r);
 }
 
 #else
