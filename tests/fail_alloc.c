@@ -187,6 +187,8 @@ static main_fn *real_main;
 static int counted_main(int argc, char **argv, char **environment)
 {
     set_up();                     /* again: the first call may have come before libc knew the environment (ASan) */
+    if (only_main)
+        n_calls = 0;
     main_runs = true;
     shared->main_runs = 1;
     return real_main(argc, argv, environment);
