@@ -93,7 +93,7 @@ int mpp_feed_start(const struct mpp_rank *r, const struct mpp_data *data, int64_
     f->started = ok && pthread_create(&f->thread, NULL, read_ahead, f) == 0;
     if (!f->started) {
         mpp_feed_stop(f);
-        return mpp_error_set(error, MPP_EXIT_SYSTEM, "no memory or thread to read data ahead");
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory, or no more threads, to read data ahead");
     }
     *feed_out = f;
     return MPP_EXIT_OK;

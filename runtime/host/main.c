@@ -104,7 +104,7 @@ static int run_threads(struct mpp_job *job, struct mpp_error *error)
     for (; code == MPP_EXIT_OK && started < n; started++)
         if (pthread_create(&threads[started], NULL, rank_main, &ranks[started]) != 0) {
             code = MPP_EXIT_SYSTEM; /* the others wait for this one: release them */
-            job->transport->ops->abort(&ranks[0], code, "the system gives no more threads");
+            job->transport->ops->abort(&ranks[0], code, "out of memory, or the system gives no more threads");
             break;
         }
     for (int i = 0; i < started; i++)

@@ -122,7 +122,7 @@ int mpp_signals_start(bool can_save, bool speaks, struct mpp_signals **signals_o
     if (s->started && pthread_create(&s->thread, NULL, wait_for_signals, s) != 0) {
         restore(s);
         free(s);
-        return mpp_error_set(error, MPP_EXIT_SYSTEM, "the system gives no more threads");
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory, or the system gives no more threads");
     }
     *signals_out = s;
     return MPP_EXIT_OK;

@@ -509,7 +509,7 @@ struct mpp_watch *mpp_watch_new(const struct mpp_watch_settings *settings, struc
     bool ok = w->wake >= 0 && pthread_create(&w->thread, NULL, watch_main, w) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!ok) {
-        (void)mpp_error_set(error, MPP_EXIT_SYSTEM, "the system gives no more threads");
+        (void)mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory, or the system gives no more threads");
         destroy(w);
         return NULL;
     }
