@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNTS = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?\s*$", re.M)
-E2E = ["errors", "plans", "alloc", "outdir", "quickstart", "resume", "equivalence", "hosts"]
+E2E = ["errors", "malformed", "plans", "alloc", "outdir", "quickstart", "resume", "equivalence", "hosts"]
 TIMEOUT_S = {"unit": 900, "e2e": 1500}
 
 
@@ -155,10 +155,13 @@ def main():
         if wanted("asan") and build(tally, asan, options):
             strict = {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1", "ASAN_OPTIONS": "detect_leaks=1"}
             unit_tests(tally, asan, "asan ", lambda n: True, strict)
-            tally.run("asan errors", [py, "tests/e2e/test_errors.py"], TIMEOUT_S["e2e"],
-                      {**env, **strict, "MPPLAN": str(asan / "mpplan")})
+            for suite in ("errors", "malformed"):
+                tally.run(f"asan {suite}", [py, f"tests/e2e/test_{suite}.py"], 2 * TIMEOUT_S["e2e"],
+                          {**env, **strict, "MPPLAN": str(asan / "mpplan")})
             tally.run("asan models", [py, "tests/e2e/test_sanitized.py"], TIMEOUT_S["e2e"],
                       {**env, **strict, "MPPLAN": str(asan / "mpplan")})
+        if wanted("fuzz"):
+            tally.run("fuzz", [py, "tests/fuzz/run.py", "60"], 3 * TIMEOUT_S["e2e"], {"BUILD_DIR": str(gcc)})
     return tally.finish()
 
 
