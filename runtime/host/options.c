@@ -118,14 +118,15 @@ int mpp_options_parse(int argc, char **argv, const struct mpp_program *program, 
         if (code != MPP_EXIT_OK)
             return code;
     }
-    if (o.init != NULL && o.resume != NULL)
+    bool begins = o.resume != NULL && o.save != NULL && strcmp(o.resume, o.save) == 0; /* or goes on, if it has begun */
+    if (o.init != NULL && o.resume != NULL && !begins)
         return mpp_error_set(error, MPP_EXIT_INPUT, "--init and --resume both say where the weights come from; give one");
     if (o.data == NULL)
         o.data = program->data;
     if (o.data == NULL && !o.help)
         return mpp_error_set(error, MPP_EXIT_INPUT,
                              "the model names no data; give --data text:FILE, tokens:GLOB, npy:DIR or synthetic");
-    if (o.init == NULL && o.resume == NULL)
+    if (o.init == NULL && (o.resume == NULL || begins))
         o.init = program->weights;
     if (o.init != NULL && strcmp(o.init, "random") == 0)
         o.init = NULL;
@@ -146,14 +147,16 @@ void mpp_options_usage(FILE *out, const char *argv0, const struct mpp_program *p
             "  --init FILE           weights: .safetensors, or model.safetensors.index.json, or random;\n"
             "                        default %s\n"
             "  --save DIR            write DIR/step-N at the end%s\n"
-            "  --resume DIR          continue from the newest step of DIR\n"
+            "  --resume DIR          continue from the newest step of DIR, or from DIR/step-N; where DIR is also\n"
+            "                        --save's and holds none yet, start\n"
             "  --metrics FILE.jsonl  one JSON line per step\n"
             "  --dump-grads FILE     gradients of the first step, as safetensors\n"
             "  --lr X                peak learning rate; default %g\n"
             "  --threads N           of each device; default OMP_NUM_THREADS, or the cores there are for it\n"
             "  --timeout S           over MPI: seconds after which a rank that others wait for counts as hung;\n"
             "                        default %d, 0: never\n"
-            "  --help                this text\n",
+            "  --help                this text\n\n"
+            "With --save: SIGTERM, SIGINT and SIGUSR2 stop after the running step and save; SIGUSR1 saves.\n",
             slash != NULL ? slash + 1 : argv0, program->model, program->data != NULL ? program->data : "none",
             (long long)program->steps, (long long)program->seed, program->weights != NULL ? program->weights : "random",
             program->save_every > 0 ? " and every few steps" : "", (double)program->hyper.lr, TIMEOUT_S);
