@@ -158,6 +158,8 @@ def main():
             for suite in ("errors", "malformed"):
                 tally.run(f"asan {suite}", [py, f"tests/e2e/test_{suite}.py"], 2 * TIMEOUT_S["e2e"],
                           {**env, **strict, "MPPLAN": str(asan / "mpplan")})
+            tally.run("asan alloc", [py, "tests/e2e/test_alloc.py"], TIMEOUT_S["e2e"],
+                      {**env, **strict, "MPPLAN": str(asan / "mpplan")})
             tally.run("asan models", [py, "tests/e2e/test_sanitized.py"], TIMEOUT_S["e2e"],
                       {**env, **strict, "MPPLAN": str(asan / "mpplan")})
         if wanted("fuzz"):
