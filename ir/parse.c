@@ -1,10 +1,13 @@
 /* Reads what print.c writes (docs/ir.md). Rules aren't in the text: shape inference makes them again. */
 #include <ctype.h>
+#include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/expr.h"
 #include "ir/fuse.h"
 #include "ir/graph_edit.h"
 #include "ir/names.h"
@@ -111,13 +114,26 @@ static int64_t integer(struct parser *ps)
 {
     skip_blanks(ps);
     char *end;
+    errno = 0;
     long long value = isdigit((unsigned char)*ps->p) || *ps->p == '-' ? strtoll(ps->p, &end, 10) : 0;
     if (!isdigit((unsigned char)*ps->p) && (*ps->p != '-' || end == ps->p)) {
         fail(ps, "a whole number is wanted here");
         return 0;
     }
+    if (errno == ERANGE) {
+        fail(ps, "a number has over 64 bits");
+        return 0;
+    }
     ps->p = end;
     return value;
+}
+
+static int64_t integer_in(struct parser *ps, int64_t least, int64_t most)
+{
+    int64_t value = integer(ps);
+    if (!ps->failed && (value < least || value > most))
+        fail(ps, "%lld is not between %lld and %lld", (long long)value, (long long)least, (long long)most);
+    return ps->failed ? least : value;
 }
 
 static double number(struct parser *ps)
@@ -178,8 +194,11 @@ static struct mpp_size size(struct parser *ps)
         s.per_batch = integer(ps);
         expect(ps, ")");
     }
-    if (!ps->failed && (s.size < 1 || s.per_batch < 0 || s.size > (int64_t)1 << 40))
+    if (!ps->failed && (s.size < 1 || s.per_batch < 0 || s.size > MAX_ELEMENTS))
         fail(ps, "a size of %lld is out of range", (long long)s.size);
+    if (!ps->failed && s.per_batch > 0 && (s.size % s.per_batch || s.size / s.per_batch != ps->g->batch))
+        fail(ps, "a size of %lld is not %lld times the batch of %lld", (long long)s.size, (long long)s.per_batch,
+             (long long)ps->g->batch);
     return s;
 }
 
@@ -242,9 +261,9 @@ static mpp_id *tensors(struct parser *ps, int *out_n)
 
 static void layer(struct parser *ps, int *repeat, int *index)
 {
-    *repeat = (int)integer(ps);
+    *repeat = (int)integer_in(ps, -1, INT_MAX);
     expect(ps, ":");
-    *index = (int)integer(ps);
+    *index = (int)integer_in(ps, -1, INT_MAX);
 }
 
 /* ---- tensors ---- */
@@ -257,6 +276,11 @@ static void parse_param(struct parser *ps, struct mpp_gtensor *t)
     expect(ps, "published=");
     info->published = name(ps);
     info->n_published = integers(ps, info->published_dims, MPP_GRAPH_MAX_DIMS);
+    int64_t count = 1;
+    for (int d = 0; d < info->n_published && !ps->failed; d++) {
+        if (info->published_dims[d] < 1 || __builtin_mul_overflow(count, info->published_dims[d], &count) || count > MAX_ELEMENTS)
+            fail(ps, "the published shape is out of range");
+    }
     expect(ps, "init=");
     info->init = inits[word(ps, inits, 5)];
     expect(ps, "(");
@@ -270,15 +294,16 @@ static void parse_param(struct parser *ps, struct mpp_gtensor *t)
 
 static void parse_input(struct parser *ps, struct mpp_gtensor *t)
 {
+    static const char *const roles[] = {"tokens", "next_tokens", "masked_tokens", "masked_labels", "zeros", "ones"};
     struct mpp_model_input *in = mpp_arena_array(ps->arena, 1, struct mpp_model_input);
     in->name = t->name;
     in->type = mpp_dtype_name(t->dtype);
     in->n_dims = t->n_dims;
     in->dims = mpp_arena_memdup(ps->arena, t->dims, (size_t)t->n_dims * sizeof t->dims[0]);
     if (accept(ps, "role="))
-        in->role = name(ps);
+        in->role = roles[word(ps, roles, 6)];
     if (accept(ps, "limit="))
-        in->limit = integer(ps);
+        in->limit = integer_in(ps, 1, INT64_MAX);
     t->input = in;
 }
 
@@ -417,7 +442,7 @@ static void parse_origin(struct parser *ps, struct mpp_gop *op)
     if (accept(ps, "at=")) {
         op->loc.file = name(ps);
         expect(ps, ":");
-        op->loc.line = (int)integer(ps);
+        op->loc.line = (int)integer_in(ps, 0, INT_MAX);
     }
     if (accept(ps, "path="))
         op->path = name(ps);
@@ -494,12 +519,12 @@ static void parse_head(struct parser *ps)
 {
     expect(ps, "graph");
     expect(ps, "batch=");
-    int64_t batch = integer(ps);
+    int64_t batch = integer_in(ps, 1, MPP_SIZE_MAX);
     expect(ps, "of=");
-    ps->g = mpp_graph_new(ps->arena, NULL, integer(ps));
+    ps->g = mpp_graph_new(ps->arena, NULL, integer_in(ps, 1, MPP_SIZE_MAX));
     ps->g->batch = batch;
     expect(ps, "tokens=");
-    ps->g->tokens_per_sample = integer(ps);
+    ps->g->tokens_per_sample = integer_in(ps, 0, MAX_ELEMENTS);
     if (accept(ps, "loss="))
         ps->loss = name(ps);
     if (accept(ps, "loss_total="))
