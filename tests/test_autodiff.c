@@ -196,6 +196,45 @@ static void check_mean_over_batch(void)
     mpp_arena_free(arena);
 }
 
+/* loss = the sum of (w w) (w w): each factor stands twice in its op, and its gradient is made once. */
+static void check_fourth_power(void)
+{
+    struct mpp_arena *arena = mpp_arena_new();
+    struct mpp_diag *diag = mpp_diag_new(stderr);
+    struct mpp_graph *g = mpp_graph_new(arena, NULL, 1);
+    struct mpp_size three = {3, 0, "n"};
+    mpp_id w = mpp_graph_add_tensor(g, "w", MPP_F32, 1, &three);
+    g->tensors[w].role = MPP_ROLE_PARAM;
+    g->tensors[w].param = w;
+    g->tensors[w].info = mpp_arena_array(arena, 1, struct mpp_param);
+    *g->tensors[w].info = (struct mpp_param){.published = "w", .gradient = -1, .n_published = 1, .published_dims = {3}};
+    struct mpp_gop proto = {.name = "square", .scope = "", .phase = MPP_PHASE_FORWARD, .repeat = -1, .index = -1, .forward = -1};
+    struct mpp_attrs none = {0};
+    mpp_id at = mpp_graph_add_op(g, diag, MPP_OP_MUL, &proto, 2, (mpp_id[]){w, w}, none, NULL), y = g->ops[at].out[0];
+    proto.name = "fourth";
+    at = mpp_graph_add_op(g, diag, MPP_OP_MUL, &proto, 2, (mpp_id[]){y, y}, none, NULL);
+    int64_t axis = 0;
+    proto.name = "loss";
+    at = mpp_graph_add_op(g, diag, MPP_OP_REDUCE_SUM, &proto, 1, &g->ops[at].out[0],
+                          MPP_ATTRS(arena, mpp_attr_ints("axes", 1, &axis)), NULL);
+    g->loss = g->ops[at].out[0];
+    struct mpp_pass_ctx ctx = {.arena = arena, .diag = diag};
+    check(mpp_pass_autodiff(&ctx, g) == MPP_OK && mpp_graph_verify(g, diag, "autodiff") == MPP_OK, "a fourth power has no gradient");
+    int sums = 0;
+    for (mpp_id o = 0; o < g->n_ops; o++)
+        sums += g->ops[o].kind == MPP_OP_ACCUMULATE && g->ops[o].phase == MPP_PHASE_BACKWARD;
+    check(sums == 1, "the gradient of w is accumulated %d times", sums);
+    struct mpp_interp *it = mpp_interp_new(g, 1);
+    for (int i = 0; i < 3; i++)
+        mpp_interp_data(it, w)[i] = i - 0.5;
+    mpp_interp_gradients(it);
+    for (int i = 0; i < 3; i++)
+        check(fabs(mpp_interp_data(it, g->tensors[w].info->gradient)[i] - 4 * pow(i - 0.5, 3)) < 1e-14, "gradient of w^4 at %g", i - 0.5);
+    mpp_interp_free(it);
+    mpp_diag_free(diag);
+    mpp_arena_free(arena);
+}
+
 /* ---- the order of ops ---------------------------------------------------------------------------------- */
 
 static void check_order(const char *file, const char *preset, const char *defines)
@@ -385,6 +424,7 @@ int main(int argc, char **argv)
     check_micro_batches("bert.xml", "tiny", bert, 2);
     check_micro_batches("mlp.xml", "tiny", mlp, 2);
     check_mean_over_batch();
+    check_fourth_power();
     check_order("gpt.xml", "tiny", gpt);
     check_order("bert.xml", "tiny", bert);
     check_order("mlp.xml", "tiny", mlp);

@@ -109,6 +109,21 @@ static void test_nodes(struct mpp_arena *arena)
     mpp_groups_init(a, &mesh, 0, 3, &g);
     check(g.n == 64 && g.nodes == 8 && g.local == 8, "all: n %d nodes %d local %d", g.n, g.nodes, g.local);
     check(within(g.network_bytes_per_s, 192e9, 1e-9), "all: %g", g.network_bytes_per_s);
+    /* 2 DGX-1: 4 NICs a node, which 8 groups of one GPU per node share; a lone group has what its GPU can take. */
+    struct mpp_mesh pairs = {.n_axes = 2, .size = {2, 8, 1}}, lone = {.n_axes = 2, .size = {2, 1, 1}};
+    mpp_groups_init(v, &pairs, 0, 1, &g);
+    check(within(g.network_bytes_per_s, v->nics * v->nic_bytes_per_s / 8, 1e-9), "8 groups share the NICs: %g", g.network_bytes_per_s);
+    mpp_groups_init(v, &lone, 7, 1, &g);
+    check(g.nodes == 2 && within(g.network_bytes_per_s, fmin(v->device_network_bytes_per_s, v->nics * v->nic_bytes_per_s), 1e-9),
+          "one group alone: %g", g.network_bytes_per_s);
+    /* Groups of two cores of one host share its memory with all the others that run. */
+    struct mpp_cluster *h = load(arena, "host", 16);
+    struct mpp_mesh cores = {.n_axes = 2, .size = {8, 2, 1}}, two = {.n_axes = 1, .size = {2, 1, 1}};
+    mpp_groups_init(h, &cores, 0, 2, &g);
+    check(g.n == 2 && within(g.bytes_per_s, fmin(h->link_bytes_per_s, h->total_bytes_per_s / 16), 1e-9) &&
+              h->total_bytes_per_s / 16 < h->link_bytes_per_s, "16 cores share: %g", g.bytes_per_s);
+    mpp_groups_init(h, &two, 0, 1, &g);
+    check(within(g.bytes_per_s, fmin(h->link_bytes_per_s, h->total_bytes_per_s / 2), 1e-9), "2 cores: %g", g.bytes_per_s);
     /* A stage of 8 that starts in the middle of a node is slower than one that fills it. */
     struct mpp_mesh eight = {.n_axes = 1, .size = {8, 1, 1}};
     struct mpp_groups inside, across;
@@ -141,6 +156,11 @@ static void test_rings(struct mpp_arena *arena)
     for (int n = 2; n <= 7; n++)
         check(mpp_rings_count((const uint8_t(*)[MPP_CLUSTER_MESH_DEVICES])full, 8, (1u << n) - 1) ==
               (n == 4 || n == 6 ? n - 2 : n - 1), "rings over a complete graph of %d", n);
+    /* Two links between each two devices carry twice the rings, each of them twice. */
+    memset(full, 2, sizeof full);
+    for (int n = 2; n <= 5; n++)
+        check(mpp_rings_count((const uint8_t(*)[MPP_CLUSTER_MESH_DEVICES])full, 8, (1u << n) - 1) >=
+              2 * (n == 4 ? n - 2 : n - 1), "rings over a complete graph of %d with double links", n);
     /* P100: single links. GPUs 0..3 are a complete graph of four. */
     c = load(arena, "dgx1-p100", 8);
     check(c->subsets[15].rings == 2, "rings over GPUs 0..3 of DGX-1P: %d", c->subsets[15].rings);
@@ -207,6 +227,10 @@ static void test_kernels(struct mpp_arena *arena)
         double s = mpp_cost_gemm_s(d, 1, 8192, 8192, 8192, 4);
         double share = 2.0 * 8192 * 8192 * 8192 / s / d->peak_flops_per_s[MPP_PRECISION_F32];
         check(share > 0.4 && share <= 0.95, "%s: a large GEMM reaches %.2f of the peak", names[i], share);
+        check(mpp_cost_gemm(d, 1, 8192, 8192, 1, 4) >= mpp_cost_memory(d, 4.0 * 8192 * 8192) &&
+                  mpp_cost_gemm(d, 1, 8192, 1, 8192, 4) >= mpp_cost_memory(d, 4.0 * 8192 * 8192) &&
+                  mpp_cost_gemm(d, 1, 1, 8192, 8192, 4) >= mpp_cost_memory(d, 4.0 * 8192 * 8192),
+              "%s: a product takes as long as to move each of its matrices", names[i]);
         check(mpp_cost_kernel(d, 0, 1e6) == mpp_cost_memory(d, 1e6), "%s: a kernel without flops", names[i]);
         check(mpp_cost_kernel(d, 1e12, 1e3) > mpp_cost_kernel(d, 0, 1e3), "%s: a kernel of flops", names[i]);
         check(mpp_cost_gemm(d, 0, 5, 5, 5, 4) == mpp_cost_ps(d->launch_s), "%s: an empty GEMM", names[i]);

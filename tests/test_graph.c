@@ -756,7 +756,7 @@ static void test_passes(void)
 /* The verifier notices each kind of damage. */
 static void test_verifier(void)
 {
-    for (int damage = 0; damage < 7; damage++) {
+    for (int damage = 0; damage < 8; damage++) {
         struct loaded l = load_model("mlp.xml", NULL, NULL, true);
         if (l.status != MPP_OK) {
             unload(&l);
@@ -772,9 +772,16 @@ static void test_verifier(void)
         case 4: g->groups[0].n_ops++; break;
         case 5: g->tensors[g->ops[g->n_ops - 4].out[0]].updates = 0; break;
         case 6: g->tensors[out].op = 0; break;
+        case 7:
+            for (mpp_id o = 0; o < g->n_ops; o++)
+                if (g->ops[o].kind == MPP_OP_RELU)
+                    g->ops[o].in[0] = g->ops[o].out[0];
+            break;
         }
         CHECK(mpp_graph_verify(g, l.diag, "test") == MPP_INVALID && strstr(mpp_diag_text(l.diag), "after pass test"),
               "damage %d is not noticed", damage);
+        CHECK(damage != 7 || strstr(mpp_diag_text(l.diag), "before it is made"), "an op that reads its own output: %s",
+              mpp_diag_text(l.diag));
         unload(&l);
     }
 }

@@ -350,6 +350,31 @@ static void test_reshard(void)
                 t.dims[d].size = shapes[j].d[d];
             reshard_all(cluster, &meshes[i], &t);
         }
+    /* one step costs what its collective costs for the larger side: the whole of what is scattered or gathered */
+    struct mpp_gtensor large = {.name = "large", .dtype = MPP_F32, .n_dims = 2, .dims = {{.size = 512}, {.size = 1024}}};
+    const struct mpp_mesh *four = &meshes[0];
+    struct mpp_sharding whole = mpp_sharding_whole(), rows = whole, cols = whole, sum = whole;
+    rows.axis[0] = 0;
+    cols.axis[0] = 1;
+    sum.axis[0] = MPP_PARTIAL;
+    const double all = 4.0 * 512 * 1024;
+    const struct {
+        const char *name;
+        struct mpp_sharding from, to;
+        int64_t cost;
+    } one_step[] = {
+        {"reduce-scatter", sum, rows, mpp_cost_reduce_scatter(cluster, four, 1, all)},
+        {"all-gather", rows, whole, mpp_cost_all_gather(cluster, four, 1, all)},
+        {"all-reduce", sum, whole, mpp_cost_all_reduce(cluster, four, 1, all)},
+        {"all-to-all", rows, cols, mpp_cost_all_to_all(cluster, four, 1, all / four->size[0])},
+    };
+    for (size_t i = 0; i < sizeof one_step / sizeof *one_step; i++) {
+        struct mpp_reshard_step found[MPP_RESHARD_MAX_STEPS];
+        int64_t price;
+        int n = mpp_reshard_path(cluster, four, &large, one_step[i].from, one_step[i].to, found, &price);
+        check(n == 1 && strcmp(mpp_step_name(found[0].kind), one_step[i].name) == 0 && price == one_step[i].cost,
+              "%s: %d steps, %lld ps, not %lld", one_step[i].name, n, (long long)price, (long long)one_step[i].cost);
+    }
     /* integers are never partial sums */
     struct mpp_gtensor ids = {.name = "ids", .dtype = MPP_I32, .n_dims = 1, .dims = {{.size = 8}}};
     struct mpp_sharding partial = mpp_sharding_whole();
