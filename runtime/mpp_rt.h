@@ -44,6 +44,7 @@ struct mpp_space {
 
 /* ---- the rank --------------------------------------------------------------------------------- */
 
+struct mpp_team;
 struct mpp_transport; /* threads or MPI */
 
 struct mpp_hyper {
@@ -60,6 +61,7 @@ struct mpp_rank {
     char *workspace;            /* program->workspace_bytes: inside the arena */
     int n_threads;              /* that share this rank's loops, its own included; 0 is 1 */
     char *scratch;              /* MPP_SCRATCH_BYTES for each of them but the first */
+    struct mpp_team *team;      /* the others */
     int64_t step;               /* from 1 */
     int micro_batch, micro_batches;
     uint64_t seed;

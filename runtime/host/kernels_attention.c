@@ -9,6 +9,7 @@
  *
  * A query that sees no key gets y = 0 and lse = 0. */
 #include "kernels_internal.h"
+#include "team.h"
 
 #include <string.h>
 
@@ -47,11 +48,11 @@ int64_t mpp_attention_workspace(const struct mpp_attention *a)
     return 2 * tile_floats(a) * (int64_t)sizeof(float);
 }
 
-/* The tiles of the thread that runs this. */
+/* The tiles of the share of a loop that runs this. */
 static float *tiles_of(const struct mpp_rank *r)
 {
-    int thread = mpp_thread_number();
-    return (float *)(thread == 0 ? r->workspace : r->scratch + (int64_t)(thread - 1) * MPP_SCRATCH_BYTES);
+    int share = mpp_team_share();
+    return (float *)(share == 0 ? r->workspace : r->scratch + (int64_t)(share - 1) * MPP_SCRATCH_BYTES);
 }
 
 /* Rough, in elements of a plain loop. */

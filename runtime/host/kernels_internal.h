@@ -14,9 +14,6 @@
 
 #include <math.h>
 #include <stdint.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include "mpp_math.h"
 #include "mpp_rt.h"
@@ -47,16 +44,6 @@ void mpp_rank_moves(struct mpp_rank *r);
 /* C = alpha op(A) op(B) + beta C, row-major, sizes possibly 0. */
 void mpp_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
-
-/* Number of the thread inside a loop that is shared. */
-static inline int mpp_thread_number(void)
-{
-#ifdef _OPENMP
-    return omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
 
 static inline int64_t mpp_min_i64(int64_t a, int64_t b)
 {

@@ -1,4 +1,5 @@
 /* threads.c - cores of a rank, the BLAS on one thread, scratch memory of a team. */
+#include "team.h"
 #include "threads.h"
 
 #include <limits.h>
@@ -163,19 +164,23 @@ int mpp_threads_share(int ranks_here, bool under_mpi)
 
 /* ---- a rank's team ------------------------------------------------------------------------------------ */
 
-bool mpp_threads_begin(struct mpp_rank *r, int n)
+bool mpp_threads_begin(struct mpp_rank *r, int n, int beside)
 {
     void *scratch = NULL;
     if (n > 1 && posix_memalign(&scratch, 64, (size_t)(n - 1) * MPP_SCRATCH_BYTES) != 0)
         return false;
     r->scratch = scratch;
     r->n_threads = n;
-    return true;
+    if (n > 1)
+        r->team = mpp_team_new(n, n * beside <= affine_cores(0));
+    return n <= 1 || r->team != NULL;
 }
 
 void mpp_threads_end(struct mpp_rank *r)
 {
+    mpp_team_free(r->team);
     free(r->scratch);
+    r->team = NULL;
     r->scratch = NULL;
     r->n_threads = 1;
 }

@@ -2,10 +2,8 @@
  *
  *     mpp_blas_alone();                                         // before the ranks start
  *     int n = mpp_threads_share(ranks_here, under_mpi);         // cores that no other rank has
- *     if (!mpp_threads_begin(r, n)) ...                         // no memory
- *     mpp_threads_end(r);
- *
- * The threads are OpenMP's: each rank has a team of its own, which sleeps soon after the last shared loop. */
+ *     if (!mpp_threads_begin(r, n, ranks_in_process)) ...       // no memory, or no threads
+ *     mpp_threads_end(r); */
 #ifndef MPP_THREADS_H
 #define MPP_THREADS_H
 
@@ -26,8 +24,9 @@ int mpp_threads_share(int ranks_here, bool under_mpi);
 /* Every call of the BLAS on the thread that makes it: OpenBLAS, MKL and BLIS. */
 void mpp_blas_alone(void);
 
-/* Gives R N threads and their scratch memory, which R owns until mpp_threads_end; false: no memory. */
-bool mpp_threads_begin(struct mpp_rank *r, int n);
+/* Gives R, on its thread, N threads and their scratch memory, which R owns until mpp_threads_end; BESIDE: ranks of this
+ * process. False: no memory, or the system gives no more threads. */
+bool mpp_threads_begin(struct mpp_rank *r, int n, int beside);
 void mpp_threads_end(struct mpp_rank *r);
 
 #endif

@@ -50,7 +50,7 @@ static void make_arena(struct mpp_rank *r)
     void *arena = NULL;
     int code = MPP_EXIT_OK;
     if (posix_memalign(&arena, 64, (size_t)(p->arena_bytes > 0 ? p->arena_bytes : 64)) != 0)
-        code = mpp_error_set(&error, MPP_EXIT_SYSTEM, "rank %d: no memory for an arena of %lld bytes", r->rank,
+        code = mpp_error_set(&error, MPP_EXIT_SYSTEM, "rank %d: out of memory: an arena of %lld bytes", r->rank,
                              (long long)p->arena_bytes);
     else
         memset(arena, 0, (size_t)p->arena_bytes); /* first touched by the rank's own thread */
@@ -60,8 +60,8 @@ static void make_arena(struct mpp_rank *r)
         code = mpp_error_set(&error, MPP_EXIT_SYSTEM, "rank %d: out of memory", r->rank);
     mpp_agree(r, code, &error);
     r->workspace = r->arena + p->workspace_offset;
-    if (!mpp_threads_begin(r, (int)local_of(r)->job->options->threads))
-        code = mpp_error_set(&error, MPP_EXIT_SYSTEM, "rank %d: no memory for its threads", r->rank);
+    if (!mpp_threads_begin(r, (int)local_of(r)->job->options->threads, local_of(r)->job->local_ranks))
+        code = mpp_error_set(&error, MPP_EXIT_SYSTEM, "rank %d: out of memory, or no more threads", r->rank);
     mpp_agree(r, code, &error);
 }
 
@@ -183,7 +183,7 @@ static int keep_state(struct mpp_rank *r, char **buffer, bool back, struct mpp_e
         if (pass == 0 && !back)
             *buffer = malloc((size_t)total + 1);
         if (*buffer == NULL)
-            return mpp_error_set(error, MPP_EXIT_SYSTEM, "no memory to dump gradients");
+            return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory: --dump-grads keeps the weights twice");
         at = *buffer;
     }
     return MPP_EXIT_OK;
