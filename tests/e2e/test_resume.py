@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 import harness as h
-from test_sanitized import FLAGS
+
+FLAGS = "-O1 -g -std=c17 -D_GNU_SOURCE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 
 SEED = int(os.environ.get("MPP_RESUME_SEED", random.SystemRandom().randrange(10**6)))
 EVERY, KEEP, STEPS = 10, 3, 200
@@ -441,7 +442,7 @@ def test_sanitized():
     """Killed, resumed, stopped and resumed under AddressSanitizer, UndefinedBehaviorSanitizer and their search for leaks."""
     if not h.FULL:
         return
-    p = plan(2, flags=(f"CFLAGS={FLAGS}", f"LDFLAGS={FLAGS}"))
+    p = plan(2, flags=(f"CFLAGS={FLAGS}", f"LDFLAGS={FLAGS}", "OPENMP="))
     env = {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "halt_on_error=1"}
     folder = h.TMP / "sanitized"
     job = Job(p, folder, env=env)
