@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import harness as h
 
@@ -41,8 +42,9 @@ def run(args, **settings):
     return h.mpplan(*args, env=env, timeout_s=60)
 
 
-def fault(p, whole, status, folder, out):
-    """What is wrong with the run P, or None. WHOLE is how it ends with memory, out of (stdout, files)."""
+def fault(p, whole, status, folder, out, same):
+    """What is wrong with the run P, or None. WHOLE is how it ends with memory, out of (stdout, files). Unless SAME, another
+    plan is as good."""
     errors = [line for line in p.stderr.splitlines() if "error: " in line]
     said = sum(line.startswith("error: out of memory while ") for line in errors)
     if p.returncode not in (status, OUT_OF_MEMORY):
@@ -51,23 +53,25 @@ def fault(p, whole, status, folder, out):
         return "does not end with one line"
     if p.returncode == OUT_OF_MEMORY and status == 0 and len(errors) != 1:
         return "calls the input wrong"
-    if p.returncode == status and p.stdout != whole[0]:
+    if p.returncode == status and p.stdout != whole[0] and same:
         return "prints something else"
     files = h.tree(out) if out.exists() else None
+    if files and not same and sorted(files) == sorted(whole[1]):
+        files = whole[1]
     if files not in (None, whole[1]) or (p.returncode == 0 and files != whole[1]):
         return f"half of a plan: {sorted(files or {})[:4]}"
     left = sorted(x.name for x in folder.iterdir() if x != out and x.name != "out") if folder.exists() else []
     return f"leaves {left}" if left else None
 
 
-def sweep(what, args, status=0, samples=40):
+def sweep(what, args, status=0, samples=40, same=True, **settings):
     """Let SAMPLES allocations of mpplan ARGS fail, evenly spread, each alone and with all after it."""
     folder = h.TMP / what.replace(" ", "-")
     out = folder / "deep" / "plan"
     args = [*args, "-o", out]
     count = h.TMP / "count"
     count.unlink(missing_ok=True)
-    p = run(args, COUNT=count)
+    p = run(args, COUNT=count, **settings)
     if not h.check(p.returncode == status, f"{what}: status {status} with memory", p.stderr[-500:]):
         return
     whole = (p.stdout, h.tree(out) if out.exists() else None)
@@ -77,19 +81,26 @@ def sweep(what, args, status=0, samples=40):
     for keep in (0, 1):
         for at in range(1 + (step // 2 if keep else 0), n + 1, step):
             shutil.rmtree(folder, ignore_errors=True)
-            p = run(args, AT=at, KEEP=keep)
-            wrong = fault(p, whole, status, folder / "deep", out)
+            p = run(args, AT=at, KEEP=keep, **settings)
+            wrong = fault(p, whole, status, folder / "deep", out, same)
             h.check(not wrong, f"{what}: allocation {at} of {n} fails{' and all after it' if keep else ''}",
                     f"{wrong}\n{p.stderr[-800:]}")
             ends[p.returncode] += 1
-    h.check(ends[OUT_OF_MEMORY] > 0, f"{what}: runs out of memory", dict(ends))
+    h.check(ends[OUT_OF_MEMORY] > 0 or "ONLY" in settings, f"{what}: runs out of memory", dict(ends))
     shutil.rmtree(folder, ignore_errors=True)
 
 
 MLP = ["models/mlp.xml", "--preset", "tiny", "--gpus", "2"]
 GPT = ["models/gpt.xml", "--preset", "tiny", "--gpus", "4"]
-CLUSTER = """<cluster name="pair" device="a100-40gb" devices_per_node="2" nodes="1">
-  <shared link_bytes_per_s="25e9" total_bytes_per_s="50e9" latency_s="5e-6"/>
+TIGHT = """<cluster name="tight" devices_per_node="any" nodes="1">
+  <device name="small">
+    <memory bytes="%d" usable="1" bytes_per_s="27e9"/>
+    <peak precision="f32" flops_per_s="118e9"/>
+    <kernel launch_s="3e-7" vector_efficiency="0.2"/>
+    <gemm efficiency="0.9" half_m="14" half_n="5" half_k="10"/>
+  </device>
+  <shared bytes_per_s="7e9" total_bytes_per_s="56e9"/>
+  <protocol name="shared" base_s="26e-6" step_s="6e-6" efficiency="1"/>
 </cluster>
 """
 
@@ -107,6 +118,25 @@ def test_options():
     sweep("pins", files([*GPT, "--fix", "dp=2,tp=2"]), samples=400 if h.FULL else 10)
     sweep("a cluster", files(["models/gpt.xml", "--preset", "gpt2", "--gpus", "8", "--cluster", "dgx-a100"]),
           samples=200 if h.FULL else 10)
+
+
+def test_glpk():
+    """Memory of the device is short, so prices are asked of GLPK, which would abort where an allocation fails."""
+    for n_bytes, status, what in ((16000, 0, "little memory"), (9000, 2, "too little memory")):
+        cluster = h.TMP / f"tight{n_bytes}.xml"
+        cluster.write_text(TIGHT % n_bytes)
+        args = [*files(MLP), "--cluster", cluster]
+        sweep(what, args, status, samples=300 if h.FULL else 12, same=False)
+        sweep(f"{what} in GLPK", args, status, samples=1500 if h.FULL else 12, same=False, ONLY="libglpk")
+    solver = Path(os.environ.get("MPP_BUILD", h.ROOT / "build")) / "tests" / "test_solver"
+    if SANITIZED or not solver.exists():
+        return
+    for at in range(1, 700_000, 10_000) if h.FULL else (40, 4_000, 400_000):  # branch and cut, over and over
+        env = {"LD_PRELOAD": str(LIBRARY), "FAIL_ALLOC_MAIN": "1", "FAIL_ALLOC_ONLY": "libglpk", "FAIL_ALLOC_AT": str(at),
+               "FAIL_ALLOC_KEEP": str(at // 40 % 2)}
+        p = h.run([solver], env=env, timeout_s=300)
+        h.check(p.returncode in (0, 1) and " passed, " in p.stdout, f"the solver's tests when allocation {at} of GLPK fails",
+                f"{p.returncode} {p.stderr[-300:]}")
 
 
 def test_plan_read():
@@ -153,6 +183,6 @@ def test_limit():
 
 if __name__ == "__main__":
     LIBRARY = build_library()
-    for name in h.only(["plan", "options", "plan_read", "mistakes", "limit"]):
+    for name in h.only(["plan", "options", "glpk", "plan_read", "mistakes", "limit"]):
         h.guarded(name, globals()[f"test_{name}"])
     sys.exit(h.finish())
