@@ -191,12 +191,24 @@ static int make_folders(const char *path, struct mpp_error *error)
     return make_folder(part, parent, error);
 }
 
-/* A folder of ours: plain files only. Nothing happens where there is none. */
+/* A folder of ours: plain files only. Nothing happens where there is none. What a checkpoint holds is removed without
+ * memory, which may have run out. */
 static int remove_folder(const char *path, struct mpp_error *error)
 {
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0)
+        return errno == ENOENT ? MPP_EXIT_OK : system_error(error, path);
+    (void)unlinkat(folder, "state.json", 0);
+    for (int i = 0; i < MPP_STATE_FILES; i++)
+        (void)unlinkat(folder, mpp_state_file_names[i], 0);
+    close(folder);
+    if (rmdir(path) == 0)
+        return MPP_EXIT_OK;
+    if (errno != ENOTEMPTY && errno != EEXIST)
+        return system_error(error, path);
     DIR *dir = opendir(path);
     if (dir == NULL)
-        return errno == ENOENT ? MPP_EXIT_OK : system_error(error, path);
+        return system_error(error, path);
     for (struct dirent *e; (e = readdir(dir)) != NULL;)
         if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
             (void)unlinkat(dirfd(dir), e->d_name, 0);
