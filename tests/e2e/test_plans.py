@@ -98,6 +98,17 @@ def test_uneven():
 
 # ---- micro-batches ----
 
+MEANS = """<model name="means" version="1">
+  <params> <dim name="batch" value="8" role="batch"/> <dim name="n" value="5"/> </params>
+  <inputs> <input name="x" type="f32" shape="batch, n"/> <input name="y" type="f32" shape="batch, n"/> </inputs>
+  <graph>
+    <Linear name="a" in="x" units="n"/> <Sub name="d" in="a y"/> <Mul name="square" in="d d"/>
+    <ReduceMean name="loss" axes="0, 1" keepdims="false"/>
+  </graph>
+  <training loss="loss"> <batch micro="auto"/> <optimizer type="adamw" lr="0.01"/> </training>
+</model>
+"""
+
 def test_micro_batches():
     """The same losses from any number of them: labels that don't count, tables of few rows, prologues, gathered weights."""
     rng = np.random.default_rng(11)
@@ -112,6 +123,14 @@ def test_micro_batches():
         h.close(f"bert on {n}, {fix}{', MPI' if mpi else ''}: losses as in one micro-batch", runs[-1], runs[0], 2e-5)
         p.remove()
     h.check(len(runs[0]) == 3 and runs[0][2] != runs[0][0], "bert trains", runs[0])
+    model = h.TMP / "means.xml"
+    model.write_text(MEANS)
+    runs = []
+    for n, fix in ((1, None), (1, "micro_batches=4"), (3, "micro_batches=2")):
+        p = h.plan(model, gpus=n, fix=fix)
+        runs.append(p.train(data="synthetic", steps=3, seed=5).losses)
+        h.close(f"a mean over the batch on {n}, {fix}", runs[-1], runs[0], 2e-5)
+        p.remove()
 
 
 # ---- equal input, equal bytes ----
