@@ -15,8 +15,8 @@ OWNERS = {  # third-party header -> the only files that may include it
     r"mpi\.h": r"runtime/host/transport_mpi\.c",
     r"(cblas|openblas/.*|lapacke)\.h": r"runtime/host/kernels_gemm\.c",
 }
-# Where a process may end: the command, the trainer's main, and where memory has run out.
-MAY_EXIT = {"mpplan.c", "runtime/host/main.c", "ir/arena.c"}
+# Where a process may end: the command and the trainer's main.
+MAY_EXIT = {"mpplan.c", "runtime/host/main.c"}
 # runtime/host/team.c, thread-local: gcc's OpenMP calls carry no context.
 OPENMP_STATE = {"own_team", "own_share", "own_shares"}
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 1000, 100
@@ -106,6 +106,9 @@ def check_code():
             continue
         calls = [m for m in re.finditer(r"(?<![\w.>])(_?exit|abort|quick_exit)\s*\(", plain)]
         check(not calls or name in MAY_EXIT, f"{name}: calls {calls[0].group(1) if calls else ''}(); library code returns")
+        if name.split("/")[0] in ROOMS and name not in ("ir/arena.c", "ir/diag.c", "ir/arena.h"):
+            check(not re.search(r"\bmpp_(arena_new\(\)|diag_new\()", plain),
+                  f"{name}: an arena without a guard; mpp_arena_scratch makes one of the caller's run, mpp_diag_in a collector")
         if not name.startswith("ir/"):
             check(not re.search(r"\bcase\s+MPP_OP_", plain), f"{name}: switches on an op; the op table says what ops do")
     for path in tracked():
