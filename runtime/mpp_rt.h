@@ -79,7 +79,9 @@ struct mpp_rank {
 /* Before a for loop whose iterations write different elements and add nothing up: the rank's threads share it where
  * WORK, about the elements it touches, is worth waking them. _NEST: so many loops, one right inside the other, as
  * one. _SIMD: an innermost loop, which is vectorised as well. Who computes what changes no result. */
-#define MPP_PARALLEL_WORK 32768
+#ifndef MPP_PARALLEL_WORK
+#define MPP_PARALLEL_WORK 32768 /* tests lower it */
+#endif
 #define MPP_SCRATCH_BYTES 528384 /* what mpp_attention_workspace can come to */
 
 static inline int mpp_team(const struct mpp_rank *r, int64_t work)

@@ -33,7 +33,7 @@ enum {
     BLOCK_ROWS = 8,    /* blocks of C are multiples of these: the tile of a BLAS's inner kernel */
     BLOCK_COLS = 16,
     COPY_COST = 16,    /* of an element of A or B that is copied into the BLAS's buffers, in multiply-adds */
-    SHARED_GEMM = 1 << 20, /* multiply-adds from which on waking the threads is worth it */
+    SHARED_GEMM = 32 * MPP_PARALLEL_WORK, /* multiply-adds from which on waking the threads is worth it */
 };
 
 static int64_t block_of(int64_t extent, int64_t parts, int64_t multiple)
