@@ -11,14 +11,18 @@
 #include <string.h>
 
 #include "mpp_rt.h"
+#include "pause.h"
+#include "progress.h"
 #include "transport.h"
 
 #define MASKS (1 << MPP_MAX_AXES)
 #define TILE 2048 /* floats summed at a time: in the nearest cache */
 #define LANE 16
+#define SPIN_S 100e-6 /* waking a thread takes 15 to 50 us, and makes it late for the next meeting too */
 
 struct group {
-    atomic_uint arrived, generation;
+    _Alignas(64) atomic_uint arrived;
+    _Alignas(64) atomic_uint generation;
     pthread_mutex_t lock;
     pthread_cond_t wake;
     int n;
@@ -36,7 +40,8 @@ struct channel {
 struct threads {
     struct mpp_transport base;
     const struct mpp_program *program;
-    int n_ranks, spins;
+    int n_ranks;
+    bool spins;
     atomic_int failed; /* exit code, once */
     struct group *groups[MASKS]; /* [n_ranks]; only the entries of group bases are used */
     struct channel *channels;    /* [n_ranks * n_ranks] */
@@ -60,6 +65,20 @@ static void leave_if_failed(struct mpp_rank *r)
         mpp_leave(r, code);
 }
 
+/* Wait a moment for the group to pass GENERATION; whoever waits for this core, perhaps the one to come, gets it. */
+static void spin_briefly(const struct group *g, unsigned generation)
+{
+    double begun_s = mpp_clock_s();
+    do {
+        for (int i = 0; i < 64; i++) {
+            if (atomic_load_explicit(&g->generation, memory_order_acquire) != generation)
+                return;
+            mpp_pause();
+        }
+        sched_yield();
+    } while (mpp_clock_s() - begun_s < SPIN_S);
+}
+
 static void group_meet(struct mpp_rank *r, struct group *g)
 {
     struct threads *t = threads_of(r);
@@ -71,8 +90,8 @@ static void group_meet(struct mpp_rank *r, struct group *g)
         pthread_cond_broadcast(&g->wake);
         pthread_mutex_unlock(&g->lock);
     } else {
-        for (int i = 0; i < t->spins && atomic_load(&g->generation) == generation; i++)
-            ;
+        if (t->spins)
+            spin_briefly(g, generation);
         if (atomic_load(&g->generation) == generation) {
             pthread_mutex_lock(&g->lock);
             while (atomic_load(&g->generation) == generation && atomic_load(&t->failed) == 0)
@@ -310,9 +329,11 @@ static bool make_groups(struct threads *t, unsigned mask)
     for (int a = 0; a < t->program->n_axes; a++)
         if (mask >> a & 1)
             n *= t->program->axis_size[a];
-    t->groups[mask] = calloc((size_t)t->n_ranks, sizeof *t->groups[mask]);
+    size_t bytes = (size_t)t->n_ranks * sizeof *t->groups[mask];
+    t->groups[mask] = aligned_alloc(_Alignof(struct group), bytes);
     if (t->groups[mask] == NULL)
         return false;
+    memset(t->groups[mask], 0, bytes);
     for (int i = 0; i < t->n_ranks; i++) {
         struct group *g = &t->groups[mask][i];
         if (mpp_mesh_group_base(t->program, i, mask) != i)
@@ -339,7 +360,7 @@ struct mpp_transport *mpp_transport_threads_new(const struct mpp_program *progra
     t->n_ranks = mpp_mesh_ranks(program);
     /* Where every rank has a core of its own, waiting a moment is cheaper than sleeping. */
     cpu_set_t cores;
-    t->spins = sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) >= t->n_ranks ? 20000 : 0;
+    t->spins = sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) >= t->n_ranks;
     bool ok = true;
     for (unsigned mask = 0; ok && mask < 1u << program->n_axes; mask++)
         ok = make_groups(t, mask);

@@ -136,9 +136,10 @@ int main(int argc, char **argv)
     if (size != NULL) {
         struct bench_rank b;
         struct mpp_error error = {0};
+        struct mpp_transport_settings settings = {0};
         int rank;
         p.axis_size[0] = atoi(size);
-        struct mpp_transport *t = mpp_transport_mpi_new(&p, &rank, &error);
+        struct mpp_transport *t = mpp_transport_mpi_new(&p, &settings, &rank, &error);
         if (t == NULL || set_up(&b, &p, t, rank) != 0) {
             fprintf(stderr, "error: %s\n", error.text);
             return 1;
