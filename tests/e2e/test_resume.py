@@ -20,7 +20,7 @@ FLAGS = "-O1 -g -std=c17 -D_GNU_SOURCE -fsanitize=address,undefined -fno-sanitiz
 
 SEED = int(os.environ.get("MPP_RESUME_SEED", random.SystemRandom().randrange(10**6)))
 EVERY, KEEP, STEPS = 10, 3, 200
-KILLS = dict(threads=50, mpi=20, plans=20) if h.FULL else dict(threads=16, mpi=5, plans=8)
+KILLS = dict(threads=50, mpi=20, plans=20) if h.FULL else dict(threads=10, mpi=4, plans=6)
 MODEL = dict(layers=2, hidden=32, heads=4, vocab=256, seq=16, positions=16, batch=24, pdrop=0.1, lr=1e-3, schedule="cosine",
              warmup_steps=10, total_steps=STEPS)
 DATA = f"text:{h.ROOT / 'LICENSE'}"
@@ -289,6 +289,12 @@ def test_stop_mpi():
             h.check(job.end() == 0 and len(re.findall("^asked by SIGUSR1", job.said, re.M)) == 1, what, job.said[-300:])
     rows = job.rows()
     h.check([r["loss"] for r in rows] == expected, f"MPI, seed {SEED}: stopped and resumed, the losses are the same", len(rows))
+    line = list(h.MPIRUN)  # as if a file system showed two processes different folders
+    for n in saved_steps(folder)[-2:]:
+        line += ["-n", "1", p.dir / "trainer", "--data", DATA, "--resume", folder / f"step-{n}", ":"]
+    r = h.run(line[:-1], 120, h.MPI_ENV)
+    h.check(r.returncode == 2 and len(errors(r.stderr)) == 1 and "rank 0 would go on from step" in r.stderr, "ranks that see different steps",
+            r.stderr[-800:])
 
 
 def test_stop_at_once():
@@ -332,7 +338,8 @@ def test_damage():
     expected, _ = whole(p)
     good = h.TMP / "good"
     job = Job(p, good)
-    h.check(job.end() == 0, "a run to damage")
+    h.check(job.end() == 0 and "good holds no checkpoint yet" in job.complained, "a run to damage, begun by the command that resumes",
+            job.complained)
     check_end(job, expected, "a run to damage")
     newest, second = (good / f"step-{n}" for n in saved_steps(good)[:-3:-1])
 
@@ -393,6 +400,11 @@ def test_differences():
         h.check(text in r.err, f"told: {text}", r.err)
     r = p.train(steps=4, resume=at, **arguments)
     h.check(r.err == "" and r.losses == expected[2:], "without a difference nothing is told", r.err)
+    weights, begun = at / "step-2" / "model.safetensors", h.TMP / "begun"
+    want = p.train(steps=3, data=DATA, init=weights).losses
+    for steps in (1, 3):
+        r = p.train(steps=steps, data=DATA, init=weights, save=begun, resume=begun, metrics=h.TMP / "begun.jsonl")
+    h.check(r.losses == want, "--init begins, --resume goes on", f"{r.losses} {want}")
 
 
 def mounted(options):
