@@ -155,7 +155,9 @@ static void print_tensor(const struct mpp_graph *g, const struct mpp_gtensor *t,
 
 static void print_rule(const struct mpp_graph *g, const struct mpp_rule *rule, FILE *out)
 {
-    fprintf(out, "# %s%s\n", mpp_rule_to_text(g->arena, rule), rule->linear ? " (linear)" : "");
+    struct mpp_arena *scratch = mpp_arena_scratch(g->arena);
+    fprintf(out, "# %s%s\n", mpp_rule_to_text(scratch, rule), rule->linear ? " (linear)" : "");
+    mpp_arena_free(scratch);
 }
 
 /* ---- ops ---- */
