@@ -16,7 +16,7 @@
  *     FAIL_ALLOC_MAIN   1: only calls after main began
  *     FAIL_ALLOC_SKIP   "libopenblas,libgomp,getline": calls whose caller lies in an object, or is an exported function,
  *                       with such a name are not counted
- *     FAIL_ALLOC_ONLY   "trainer,libjansson,libc.": only calls from such objects are ("libc." is libc.so.6)
+ *     FAIL_ALLOC_ONLY   "trainer,libjansson,opendir": only calls from such objects or functions are
  *     FAIL_ALLOC_TRACE  file to which each failing call appends a line: number, function, bytes, caller */
 #include <dlfcn.h>
 #include <errno.h>
@@ -118,7 +118,7 @@ static bool fails(const char *what, size_t bytes, const void *caller)
         const char *path = dladdr(caller, &at) != 0 && at.dli_fname != NULL ? at.dli_fname : "";
         const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
         const char *function = path[0] != '\0' && at.dli_sname != NULL ? at.dli_sname : "";
-        if ((skip != NULL && (names_one(skip, name) || names_one(skip, function))) || (only != NULL && !names_one(only, name)))
+        if ((skip != NULL && (names_one(skip, name) || names_one(skip, function))) || (only != NULL && !names_one(only, name) && !names_one(only, function)))
             return false;
     }
     int64_t n = ++n_calls;
