@@ -34,18 +34,26 @@ def pkg_config(flag, names):
     return subprocess.run(["pkg-config", flag, *names], capture_output=True, text=True, check=True).stdout.split()
 
 
+def is_fresh(out):
+    """Is the object file OUT newer than all that it was made of?"""
+    made_of = out.with_suffix(".d")
+    if not out.exists() or not made_of.exists():
+        return False
+    files = [ROOT / f for f in made_of.read_text().replace("\\\n", " ").split(":", 1)[1].split()]
+    return all(f.exists() and f.stat().st_mtime < out.stat().st_mtime for f in files)
+
+
 def compile_all(sources, options):
-    """Object files of SOURCES; what is older than its source or any header is made again. [] when one does not compile."""
-    headers = max(h.stat().st_mtime for part in ("ir", "costmodel", "planner", "codegen", "runtime", "tests")
-                  for h in (ROOT / part).rglob("*.h"))
+    """Object files of SOURCES; [] when one does not compile."""
     objects = []
     for source in sources:
         name = str(source.relative_to(ROOT) if source.is_relative_to(ROOT) else source.name)
         out = BUILD / (name.replace("/", "+") + ".o")
         objects.append(out)
-        if out.exists() and out.stat().st_mtime > max(source.stat().st_mtime, headers):
+        if is_fresh(out):
             continue
-        p = subprocess.run(["clang", *CFLAGS, *options, "-c", source, "-o", out], cwd=ROOT, capture_output=True, text=True)
+        p = subprocess.run(["clang", *CFLAGS, *options, "-MMD", "-MF", out.with_suffix(".d"), "-c", source, "-o", out], cwd=ROOT,
+                           capture_output=True, text=True)
         if p.returncode != 0:
             print(f"{name} does not compile:\n{p.stderr[-3000:]}")
             return []
