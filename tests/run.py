@@ -2,7 +2,7 @@
 """Builds, runs every test and ends with one line: "N passed, N failed[, N skipped]".
 
     tests/run.py            what continuous integration runs
-    tests/run.py --full     all matrices, clang, and everything that can be under ASan and UBSan
+    tests/run.py --full     all matrices, clang, everything that can be under ASan, UBSan and TSan, fuzzing, mutations
     tests/run.py NAME...    only the suites whose name contains one of NAME
 
 Suites, in order: house (rules of the code), the unit tests that tests/meson.build registers, tests/e2e/test_*.py.
@@ -160,8 +160,13 @@ def main():
                           {**env, **strict, "MPPLAN": str(asan / "mpplan")})
             tally.run("asan alloc", [py, "tests/e2e/test_alloc.py"], TIMEOUT_S["e2e"],
                       {**env, **strict, "MPPLAN": str(asan / "mpplan")})
-            tally.run("asan models", [py, "tests/e2e/test_sanitized.py"], TIMEOUT_S["e2e"],
+            tally.run("asan models", [py, "tests/e2e/test_sanitized.py"], 2 * TIMEOUT_S["e2e"],
                       {**env, **strict, "MPPLAN": str(asan / "mpplan")})
+        tsan = gcc / "tsan"
+        if wanted("tsan") and build(tally, tsan, ["-Db_sanitize=thread", "-Db_lundef=false", "-Dwerror=false"]):
+            unit_tests(tally, tsan, "tsan ", lambda n: "runtime_" in n and "mpi" not in n, {"TSAN_OPTIONS": "halt_on_error=1"})
+        if wanted("mutations"):
+            tally.run("mutations", [py, "tests/mutate.py"], 8 * TIMEOUT_S["e2e"])
         if wanted("fuzz"):
             tally.run("fuzz", [py, "tests/fuzz/run.py", "60"], 3 * TIMEOUT_S["e2e"], {"BUILD_DIR": str(gcc)})
     return tally.finish()

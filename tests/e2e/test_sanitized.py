@@ -37,10 +37,9 @@ def test_models():
     h.check(h.mpplan("--print-schema").returncode == 0 and h.mpplan("--help").returncode == 0, "--print-schema, --help")
 
 
-def sanitized(what, flags, p, resume=False, **options):
-    """Build and train; once more from the checkpoint with RESUME. No flag asks for threads within a kernel: their
-    library is not instrumented."""
-    p.build(f"CFLAGS={flags}", f"LDFLAGS={flags}", "OPENMP=")
+def sanitized(what, flags, p, resume=False, team=False, **options):
+    """Build and train; once more from the checkpoint with RESUME. TEAM: with several threads to a rank."""
+    p.build(f"CFLAGS={flags}", f"LDFLAGS={flags}", *([] if team else ["OPENMP="]))
     save = h.TMP / f"checkpoint{p.dir.name}"
     options = dict(options, seed=1, env=ENV, allow_failure=True, timeout_s=900)
     r = p.train(steps=2, save=save, dump_grads=h.TMP / "grads.safetensors", **options)
@@ -71,8 +70,9 @@ def test_races():
     for model, n, fix, d, options in (
             (GPT, 4, "dp=4", dict(pdrop=0.1), dict(resume=True)), (GPT, 4, "tp=4", {}, {}), (GPT, 4, "dp=2,tp=2", {}, dict(resume=True)),
             (GPT, 4, "dp=4,zero=3,micro_batches=2", {}, {}), (GPT, 8, "mesh=2x2x2", {}, {}), (GPT, 3, "tp=3,vocab_parallel=true", {}, {}),
-            (GPT, 4, "tp=4,sequence_parallel=true", {}, {}), (BERT, 4, "dp=2,micro_batches=2", {}, {})):
-        what = f"races of {model} on {n}, {fix}"
+            (GPT, 4, "tp=4,sequence_parallel=true", {}, {}), (BERT, 4, "dp=2,micro_batches=2", {}, {}),
+            (GPT, 1, None, dict(hidden=128), dict(team=True, threads=3)), (BERT, 2, "dp=2", dict(hidden=128), dict(team=True, threads=2))):
+        what = f"races of {model} on {n}, {fix}{', teams' if 'team' in options else ''}"
         p = h.plan(model, preset="tiny", gpus=n, fix=fix, D=d)
         h.guarded(what, sanitized, what, THREADS, p, data="synthetic", **options)
 

@@ -1,0 +1,283 @@
+"""The mutations of mutate.py: mistakes that somebody could make, few of them loud.
+
+Each is a name, a file, a text that stands there once, what it becomes, what breaks, and the suites of which at least one
+should notice: unit tests, or end-to-end suites ("equivalence:2x2" runs the parts with that word in their name). The
+table of docs/testing.md lists the same names.
+"""
+from collections import namedtuple
+
+Mutation = namedtuple("Mutation", "name file old new what suites")
+MUTATIONS = []
+
+
+def m(name, file, old, new, what, *suites):
+    MUTATIONS.append(Mutation(name, file, old, new, what, suites))
+
+
+# ---- ir: shapes, rules, gradients, the update ----
+
+m("broadcast-lead", "ir/grad.c",
+  "!is_one(t.dims[d + lead])", "!is_one(t.dims[d])",
+  "a broadcast operand's gradient is summed over the wrong dimension when the result has more dimensions", "ops")
+m("div-gradient", "ir/grad.c",
+  "t = mpp_gradient_op2(&b, MPP_OP_MUL, t, mpp_gradient_y(in, 0), none);",
+  "t = mpp_gradient_op2(&b, MPP_OP_MUL, t, mpp_gradient_x(in, 0), none);",
+  "the divisor's gradient is -dy/b a instead of -dy/b y", "ops")
+m("step-tie", "ir/ops.def",
+  "(a > b ? 1.0f : a == b ? 0.5f : 0.0f)", "(a >= b ? 1.0f : 0.0f)",
+  "emitted gradients of Min and Max count equal operands twice", "ops")
+m("tied-first", "ir/autodiff.c",
+  "w->first[op->in[k]] = o;", "w->first[op->in[k]] = w->first[op->in[k]] < 0 ? o : w->first[op->in[k]];",
+  "the gradient of a value used twice is finished after its first contribution", "autodiff")
+m("same-operand", "ir/autodiff.c",
+  "again = again || g->ops[o].in[j] == t;", "again = again && g->ops[o].in[j] == t;",
+  "an op that reads a parameter twice finishes its gradient twice", "autodiff")
+m("decay-1d", "ir/optimizer.c",
+  "info->n_published <= 1 &&", "info->n_published < 1 &&",
+  "biases and norms are decayed like matrices", "equivalence:gpt2-tiny C, 1 device")
+m("additive-mix", "ir/additive.c",
+  "bool adds = n_terms == n_given && batch == -1;", "bool adds = batch == -1;",
+  "a sum over samples plus a constant passes as one that micro-batches may add up", "graph")
+m("partial-outputs", "ir/sharding.c",
+  "else if (operand >= rule->n_in && rule", "else if (operand == rule->n_in && rule",
+  "only a rule's first output is a partial sum (LayerNorm's weight gradients are not reduced)", "ops")
+m("row-shard-mean", "ir/ref_rows.c",
+  "sums[2 * row] += g / r.global;", "sums[2 * row] += g / (double)r.cols;",
+  "LayerNorm's gradient takes the mean over the rank's part of a row", "ops")
+m("uneven-reshape", "ir/rule.c",
+  "return k <= f->size.size && (!f->even_only || f->size.size % k == 0);", "return k <= f->size.size;",
+  "dimensions that a reshape merges may be cut unevenly", "ops", "groups", "graph")
+m("expand-lead", "ir/shape_layout.c",
+  "mpp_size_is_one(t->dims[d]) ? -1 : factor[n - t->n_dims + d];", "mpp_size_is_one(t->dims[d]) ? -1 : factor[d];",
+  "Expand aligns dimensions at the left", "graph", "ops", "autodiff")
+m("verify-order", "ir/verify.c",
+  "if (t->op >= o)", "if (t->op > o)",
+  "the verifier lets an op read its own output", "graph")
+
+# ---- costmodel ----
+
+m("ring-share", "costmodel/collective.c",
+  "(n - 1) / n * bytes / slowest);", "bytes / slowest);",
+  "a ring moves the whole buffer instead of (n-1)/n of it", "costmodel")
+m("ring-steps", "costmodel/collective.c",
+  "passes * ((n - nodes) * p->step_s", "passes * (n * p->step_s",
+  "a ring over nodes counts n steps inside them", "costmodel")
+m("shared-links", "costmodel/collective.c",
+  "least(c->link_bytes_per_s, c->total_bytes_per_s / use->devices);", "least(c->link_bytes_per_s, c->total_bytes_per_s / run->n);",
+  "groups that communicate at the same time don't share a node's total bandwidth", "costmodel")
+m("shared-nics", "costmodel/collective.c",
+  "c->nics * c->nic_bytes_per_s / use->crossing);", "c->nics * c->nic_bytes_per_s);",
+  "groups that cross nodes at the same time don't share the NICs", "costmodel")
+m("gemm-traffic", "costmodel/kernel.c",
+  "b * (dm * dk + dk * dn + dm * dn) * elem_size", "b * (dm * dk + dk * dn) * elem_size",
+  "the output of a product costs no memory traffic", "costmodel")
+m("repeated-ring", "costmodel/rings.c",
+  "pack(s, c, taken + 1 + both, both);", "pack(s, c + 1, taken + 1 + both, both);",
+  "a ring may not be built twice over double links", "costmodel")
+
+# ---- planner ----
+
+m("scatter-bytes", "planner/reshard.c",
+  "a > b ? a : b, 0};", "b, 0};",
+  "a reduce-scatter is priced by what is left of the buffer", "planner")
+m("nested-cut", "planner/reshard.c",
+  "if (there >= (mask & -mask))", "if (there & mask)",
+  "an axis may cut a dimension outside of one that cuts it already", "planner")
+m("gather-inner", "planner/reshard.c",
+  "return (mpp_sharding_mask(s, dim) & ~mask) >= (mask & -mask) ? -1 : dim;", "return dim;",
+  "an outer axis may be gathered before the inner one", "planner")
+m("life-short", "planner/problem.c",
+  "{groups[i], last_use(b, id, groups[i]), t->bytes[i][o]}", "{groups[i], groups[i], t->bytes[i][o]}",
+  "values take memory only while they are made", "planner", "planner_exhaustive")
+m("internal-once", "planner/problem.c",
+  "c->cost[k] += times * internal;", "c->cost[k] += internal;",
+  "collectives inside kernels are paid once, not per micro-batch", "planner", "planner_exhaustive")
+m("convert-once", "planner/problem_value.c",
+  "MPP_SOLVER_FORBIDDEN : once * d->times;", "MPP_SOLVER_FORBIDDEN : once;",
+  "copies are paid once, not per micro-batch", "planner")
+m("kept-bytes", "planner/problem.c",
+  "if (s != g)\n        c->bytes[k] += mpp_sharding_bytes(x, mesh, c->gather[k]);", "",
+  "a parameter kept whole for the step takes no memory", "planner", "planner_exhaustive")
+m("dominance-memory", "planner/solver.c",
+  "mpp_solver_dominance(s, s->n_rows > 0)", "mpp_solver_dominance(s, false)",
+  "a cheap choice rules out a smaller one where memory binds", "solver")
+m("dominance-usage", "planner/solver_reduce.c",
+  "with_memory && u < n->n_usages; u++", "with_memory && u < n->n_usages && u < 1; u++",
+  "dominance looks only at a node's first tensor", "solver")
+m("row-touch", "planner/solver_reduce.c",
+  "while (seen < n && start[seen] <= end[e])", "while (seen < n && start[seen] < end[e])",
+  "a life that begins when another ends is not seen beside it", "solver")
+m("bound-high", "planner/solver_price.c",
+  "int64_t cost, b = ev->value - mpp_solver_capacity_value(s, d->price);", "int64_t cost, b = ev->value;",
+  "the priced bound forgets what the capacity is worth: it is too high", "solver")
+m("copy-each", "planner/solver.c",
+  "            if (mark[t] == i + 1)\n                continue;\n            mark[t] = i + 1;\n",
+  "            if (t == made)\n                continue;\n            mark[t] = i + 1;\n",
+  "consumers that want the same copy pay for one each", "solver")
+m("zero-level", "planner/pins_rules.c",
+  "if (r->pins->zero < (sum ? 2 : 1))", "if (r->pins->zero < 1)",
+  "zero=1 scatters gradients as zero=2 does", "planner", "equivalence:zero 1")
+m("zero-rest", "planner/pins_rules.c",
+  "if (r->pins->zero < 3)", "if (r->pins->zero < 2)",
+  "zero=2 splits parameters as zero=3 does", "planner", "equivalence:zero 2")
+m("plan-kept", "planner/plan_json_read.c",
+  "= kept && json_is_true(kept) && t->role == MPP_ROLE_PARAM;", "= false;",
+  "a plan that is read forgets which parameters are kept whole", "plan", "plans:determinism")
+m("least-live", "planner/search.c",
+  "change[last + 1] -= bytes;", "change[last] -= bytes;",
+  "the least memory of any plan lets values die one group early", "planner", "planner_exhaustive")
+
+# ---- codegen ----
+
+m("first-axis", "codegen/emit_comm.c",
+  "mpp_emit_mask(e, in->step->mask), y, count);", "mpp_emit_mask(e, in->step->mask & -in->step->mask), y, count);",
+  "an all-reduce over two axes runs over one of them", "equivalence:2x2", "emit")
+m("gemm-padded", "codegen/emit_einsum.c",
+  "return inner == 1 ? valid : mpp_arena_printf(arena, \"%s * %lld\", valid, (long long)inner);",
+  "return mpp_arena_printf(arena, \"%lld\", inner > 0 && valid ? (long long)stored(p, l) : 0);",
+  "products run over the padding of uneven blocks", "equivalence:uneven tp", "emit")
+m("merge-uneven", "codegen/emit_einsum.c",
+  "for (int i = 1; i < l->n; i++)\n        if (mpp_emit_uneven(", "for (int i = 2; i < l->n; i++)\n        if (mpp_emit_uneven(",
+  "two dimensions become one of a product although the inner is cut unevenly", "plans:uneven", "emit")
+m("space-padded", "codegen/emit_ops.c",
+  "mpp_text_add(&valid, \"%s%s\", d ? \", \" : \"\", mpp_emit_valid(e, size_of(e, b, d), b->split[d]));",
+  "mpp_text_add(&valid, \"%s%lld\", d ? \", \" : \"\", (long long)b->padded[d]);",
+  "row kernels run over the padding of uneven blocks", "equivalence:7 devices", "emit")
+m("position-offset", "codegen/emit_ops.c",
+  "return rows->split[0] ? mpp_arena_printf", "return rows->split[0] > 1 ? mpp_arena_printf",
+  "positions split over the first axis all begin at 0", "equivalence:sequence", "emit")
+m("loss-reduce", "codegen/emit_ops.c",
+  "    if (!mask)\n        return;\n", "    if (mask)\n        return;\n",
+  "the loss is not summed over the ranks that split the vocabulary", "equivalence:vocabulary", "emit")
+m("ignore-zero", "codegen/emit_ops.c",
+  "(long long)a->i) : \"INT32_MIN\";", "(long long)a->i) : \"0\";",
+  "without an ignore_index the label 0 is ignored", "equivalence:gpt2-tiny A, 1 device", "emit")
+m("accum-life", "codegen/memory.c",
+  "if (used && micro_batches > 1 && buf->kind == MPP_BUF_ACCUM)", "if (used && micro_batches > 2 && buf->kind == MPP_BUF_ACCUM)",
+  "sums over two micro-batches lose their memory between them", "lower", "emit")
+m("overlap-edge", "codegen/memory.c",
+  "return a.first <= b.last && b.first <= a.last && a.first", "return a.first < b.last && b.first < a.last && a.first",
+  "a result may take the memory of an operand that dies with it", "lower", "emit")
+m("workspace-clobber", "codegen/memory.c",
+  "int64_t at = base + workspace_during(m, b);", "int64_t at = base;",
+  "values may lie in the workspace of kernels that run while they live", "lower", "emit")
+m("once-life", "codegen/memory.c",
+  "if (in->once)             /* kept", "if (in->once && layer < 0) /* kept",
+  "gathered weights of layers are not kept for all micro-batches", "lower", "emit")
+m("exchange-room", "codegen/memory.c",
+  "return 2 * src->bytes;", "return src->bytes;",
+  "an all-to-all over MPI has half the workspace that it uses", "emit", "lower")
+m("tied-start", "codegen/lower.c",
+  "l->producer[t] < l->producer[acc->in[earliest]]", "l->producer[t] > l->producer[acc->in[earliest]]",
+  "of two uses of a tied weight the second overwrites the gradient of the first", "lower", "equivalence:gpt2-tiny A, 1 device", "emit")
+m("accum-form", "codegen/lower.c",
+  "f->instr.in[0].buffer = find_buffer(l, t, acc->phase, wanted(l, a, i));", "f->instr.in[0].buffer = l->home[t];",
+  "a sum over micro-batches adds the gradient as it was made, not as it was converted", "lower", "equivalence:2x2", "emit")
+m("reduced-early", "codegen/lower.c",
+  "if (d != c && (other > pos || (other == pos && d > c)))", "if (d != c && other == pos && d > c)",
+  "a value is summed in place although a later copy starts from its terms", "lower", "equivalence:2x2", "emit")
+m("first-layer", "codegen/emit_stage.c",
+  "\"for (int i = %d; i >= 0; i--)\"", "\"for (int i = %d; i > 0; i--)\"",
+  "the backward loop leaves out the first layer", "emit")
+m("layer-streams", "codegen/emit_ops.c",
+  "mpp_attrs_int(&op->attrs, \"stream\", 0), in->stream_step));", "mpp_attrs_int(&op->attrs, \"stream\", 0), 0 * in->stream_step));",
+  "attention drops the same elements in every layer of a loop", "emit", "quickstart:dropout")
+m("roll-split", "codegen/roll.c",
+  "|| memcmp(a->split.axis, b->split.axis, sizeof a->split.axis))", ")",
+  "layers that are split differently become one loop", "lower", "emit")
+
+# ---- runtime ----
+
+m("gelu-slope", "runtime/mpp_math.h",
+  "float slope = MPP_FMAF(0.214064449f, s, 1.59576912f);", "float slope = MPP_FMAF(0.0713548163f, s, 1.59576912f);",
+  "GELU's gradient takes the cubic term as if it were linear", "runtime_kernels")
+m("causal-offset", "runtime/host/kernels_attention.c",
+  "a->seq_q.offset + i + 1 - a->seq_k.offset", "i + 1 - a->seq_k.offset",
+  "causal attention on a part of the sequence counts queries from its own first", "runtime_attention")
+m("attention-dk", "runtime/host/kernels_attention.c",
+  "mpp_sgemm(true, false, nk, hd, nq, a->scale, dp,", "mpp_sgemm(true, false, nk, hd, nq, 1.0f, dp,",
+  "the keys' gradient lacks the scale", "runtime_attention")
+m("dropout-head", "runtime/host/kernels_attention.c",
+  "(uint64_t)(a->heads.offset + h->head);", "(uint64_t)h->head;",
+  "dropout in attention numbers heads within the rank", "runtime_attention", "quickstart:dropout")
+m("dropout-micro", "runtime/host/kernels_attention.c",
+  "(uint64_t)(mpp_first_sample(h->r) + a->batch.offset + h->batch);", "(uint64_t)(a->batch.offset + h->batch);",
+  "every micro-batch drops the same elements in attention", "runtime_attention", "quickstart:dropout")
+m("softmax-padding", "runtime/host/kernels_norm.c",
+  "max[i] = mpp_row_max(x + (base + i) * stride, cols.valid);", "max[i] = mpp_row_max(x + (base + i) * stride, cols.padded);",
+  "a split softmax looks at the padding for its maximum", "runtime_kernels")
+m("norm-shard", "runtime/host/kernels_norm.c",
+  "double n = (double)cols.global;", "double n = (double)cols.valid;",
+  "a split LayerNorm divides by the rank's part of a row", "runtime_kernels")
+m("ignored-rows", "runtime/host/kernels_loss.c",
+  "memset(dx, 0, (size_t)cols.valid * sizeof *dx);", "memset(dx, 0, (size_t)cols.valid);",
+  "of an ignored row's gradient only a quarter is cleared", "runtime_kernels")
+m("small-table", "runtime/host/kernels_loss.c",
+  "(float)((double)dtable[id * width + base + i] + sum[id][i]);", "(float)sum[id][i];",
+  "a small table's gradient forgets what was added before", "runtime_kernels")
+m("table-cleared", "runtime/host/kernels_loss.c",
+  "    if (beta == 0.0f) {\n        MPP_PARALLEL(r, vocab.padded * width)", "    if (beta >= 0.0f) {\n        MPP_PARALLEL(r, vocab.padded * width)",
+  "an embedding's gradient is cleared in each micro-batch", "runtime_kernels")
+m("adamw-epsilon", "runtime/host/kernels_optimizer.c",
+  "step * m1 / MPP_FMAF(sqrtf(v1), root, epsilon);", "step * m1 / (root * (sqrtf(v1) + epsilon));",
+  "AdamW's epsilon is bias-corrected with the root", "runtime_kernels")
+m("clip-square", "runtime/host/kernels_optimizer.c",
+  "limit > 0 && n > limit ?", "limit > 0 && (double)*square_sum > limit ?",
+  "the square of the norm is compared with the clipping limit", "runtime_kernels")
+m("einsum-uneven", "runtime/host/kernels_gemm.c",
+  "if (outer->tensors != inner->tensors || inner->extent != inner->padded)", "if (outer->tensors != inner->tensors)",
+  "a general product walks two dimensions as one although the inner has padding", "runtime_kernels")
+m("einsum-keep", "runtime/host/kernels_gemm.c",
+  "keep = 1.0f;", "keep = o->beta;",
+  "a general product summed by several calls keeps the last", "runtime_kernels")
+m("partial-axis", "runtime/host/collectives.c",
+  "if (mpp_mesh_group_index(r, mask) == 0)", "if (r->coord[0] == 0)",
+  "which rank holds a sum's one term is told by the first axis alone", "runtime_collectives")
+m("group-order", "runtime/host/mesh.c",
+  "    int index = 0;\n    for (int a = 0; a < r->n_axes; a++)", "    int index = 0;\n    for (int a = r->n_axes - 1; a >= 0; a--)",
+  "blocks of two axes are gathered in the wrong order", "runtime_collectives")
+m("reduce-tail", "runtime/host/transport_threads.c",
+  "int64_t end = begin + share < count ? begin + share : count;", "int64_t end = begin + share < count ? begin + share : count / LANE * LANE;",
+  "the last elements of an all-reduce are not summed", "runtime_collectives")
+m("mpi-max", "runtime/host/transport_mpi.c",
+  "maximum ? MPI_MAX : MPI_SUM", "maximum ? MPI_SUM : MPI_SUM",
+  "over MPI a maximum is a sum", "runtime_mpi")
+m("mpi-spread", "runtime/host/transport_mpi.c",
+  "for (int64_t o = cut->outer - 1; o > 0; o--)", "for (int64_t o = 1; o < cut->outer; o++)",
+  "over MPI the rows of an uneven reduce-scatter are spread from the first on, over each other", "runtime_mpi")
+m("resume-data", "runtime/host/feed.c",
+  "mpp_data_fill(f->data, f->r, step, m, i, at, error)", "mpp_data_fill(f->data, f->r, step - f->first, m, i, at, error)",
+  "a resumed run reads its samples from the first on", "runtime_trainer")
+m("prologue-inputs", "runtime/host/trainer.c",
+  "if (p->prologue == NULL || r->micro_batches > 1)", "if (p->prologue == NULL)",
+  "after counting labels every micro-batch trains on the last one's inputs", "runtime_trainer", "plans:micro")
+m("warmup", "runtime/host/trainer.c",
+  "return peak * t / w;", "return peak * (t - 1) / w;",
+  "the warm-up begins with a step at rate 0", "runtime_trainer")
+m("decay-span", "runtime/host/trainer.c",
+  "(t - w) / (n - w)", "(t - w) / n",
+  "the learning rate decays over all steps, not those after the warm-up", "runtime_trainer")
+m("resume-seed", "runtime/host/start.c",
+  "job->seed = found->seed;", "job->seed = job->options->seed;",
+  "a resumed run takes the default seed, not the checkpoint's", "quickstart:checkpoints")
+m("resume-sample", "runtime/host/start.c",
+  "found->samples >= 0 ? found->samples : found->step * batch;", "found->step * job->program->batch;",
+  "a run resumed with another batch skips samples or sees them again", "resume", "quickstart:checkpoints")
+m("checkpoint-owner", "runtime/host/tensors.c",
+  "b.owner = false;", "b.owner = r->rank == 0;",
+  "of tensors split over one of two axes only rank 0 saves its block", "runtime_trainer", "quickstart:checkpoints")
+m("init-lane", "runtime/host/init.c",
+  "for (int64_t lane = element % 4;", "for (int64_t lane = 0;",
+  "initial weights of a block that begins inside a group of four differ", "runtime_trainer")
+m("window-last", "runtime/host/tokens.c",
+  "tokens->places += s->count - length + 1;", "tokens->places += s->count - length;",
+  "no sample ends with a shard's last token", "runtime_files")
+m("window-shard", "runtime/host/tokens.c",
+  "if (tokens->shards[mid].first_place <= (int64_t)place)", "if (tokens->shards[mid].first_place < (int64_t)place)",
+  "the sample at the beginning of a shard is read past the end of the one before", "runtime_files")
+m("metrics-resumed", "runtime/host/progress.c",
+  "|| step > last_step)", "|| step >= last_step)",
+  "resuming drops the metrics of the last step before", "runtime_trainer", "quickstart:checkpoints")
+m("mask-position", "runtime/host/data.c",
+  "(uint64_t)(s->position + i), s->sample, random);\n        bool chosen", "(uint64_t)i, s->sample, random);\n        bool chosen",
+  "which tokens are masked is told by the place in the rank's part of the sequence", "runtime_files")
