@@ -486,6 +486,31 @@ def test_names():
                 f"names: {word!r}: its plan.json is read back", again.stderr[-500:])
 
 
+# What emitted code says itself, C's own words and macros of its headers.
+WORDS = """dim layer r p t i later main at plan stage0 stage0_forward plan_state mpp_gemm GROUP_MODEL n4 f_1 MPP_OK NULL EOF errno
+stdin NAN INFINITY bool int32_t size_t _Bool __attribute__ asm loss grad_norm valid exit memcpy environ BUFSIZ M_PI offsetof
+isnan I complex and xor nullptr constexpr sa_handler st_atime major""".split()
+
+
+def test_words():
+    """Ops, inputs, dimensions and loops called as the emitted code's own words are."""
+    for k, words in enumerate((WORDS[::2], WORDS[1::2])):
+        dims = "".join(f'<dim name="{w}" value="{2 * i + 8}"/>' for i, w in enumerate(words))
+        inputs = "".join(f'<input name="{w}" type="f32" shape="batch, {w}"/>' for w in words[:4])
+        ops = "".join(f'<Linear name="{w}" units="{w}"/><Relu/>' for w in words[4:])
+        body = "".join(f'<Linear name="{w}" units="8"/><Tanh/>' for w in words)
+        text = graph(f'<Linear name="begin" in="{words[0]}" units="8"/>{ops}<Linear name="end" units="8"/>'
+                     f'<repeat name="layer_" count="3">{body}</repeat><MeanSquaredErrorLoss name="ls" in="layer_ {words[0]}"/>',
+                     inputs=inputs, params=dims, loss="ls")
+        folder = h.TMP / f"words{k}"
+        p = h.mpplan(wrote(h.TMP, f"words{k}.xml", text), "--gpus", "2", "--fix", "tp=2", "-o", folder)
+        if not h.check(p.returncode == 0, f"words {k}: planned", p.stderr[-800:]):
+            continue
+        made = h.run(["make", "-s", "-C", folder, f"RUNTIME_BUILD={h.shared_runtime(())}", "build/plan.o", "build/stage0.o",
+                      "build/kernels.o", "CFLAGS=-O0"], 300)
+        h.check(made.returncode == 0 and not made.stderr, f"words {k}: the trainer compiles", made.stderr[-1500:])
+
+
 def test_folders():
     """-o makes the folders above, and a failure takes away what was made."""
     tiny = [h.ROOT / "models" / "mlp.xml", "--preset", "tiny"]
@@ -508,7 +533,7 @@ def table(rows):
 
 
 TESTS = {"models": table(MODELS), "includes": table(INCLUDES), "clusters": table(CLUSTERS), "plans": table(PLANS),
-         "options": table(OPTIONS), "names": test_names, "folders": test_folders, "data": table(malformed_data.ROWS)}
+         "options": table(OPTIONS), "names": test_names, "words": test_words, "folders": test_folders, "data": table(malformed_data.ROWS)}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
