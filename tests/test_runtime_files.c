@@ -1,5 +1,6 @@
 /* Readers of foreign files: safetensors, .npy, token shards; what is malformed is refused, never used. Then
  * samples: windows, roles, limits, and that every rank reads its own part of the same batch. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 
 #include "mpp_rt.h"
 #include "host/data.h"
+#include "host/json.h"
 #include "host/npy.h"
 #include "host/safetensors.h"
 #include "host/tensors.h"
@@ -45,6 +47,69 @@ static const char *write_file(const char *name, const void *bytes, size_t n)
     fwrite(bytes, 1, n, out);
     fclose(out);
     return path;
+}
+
+/* ---- messages, JSON ---------------------------------------------------------------------------------------- */
+
+static void test_messages(void)
+{
+    struct mpp_error error;
+    char long_text[2000];
+    memset(long_text, 'x', sizeof long_text - 1);
+    long_text[sizeof long_text - 1] = '\0';
+    expect(mpp_error_set(&error, 2, "%s", "a\033[1m\n\x7f b") == 2 && strcmp(error.text, "a\\x1b[1m\\x0a\\x7f b") == 0,
+           "control characters are written out");
+    (void)mpp_error_set(&error, 2, "gr\u00f6\u00dfer \u6587 \U0001f600");
+    expect(strcmp(error.text, "gr\u00f6\u00dfer \u6587 \U0001f600") == 0, "other writing is shown");
+    (void)mpp_error_set(&error, 2, "%s", "\xff \xc3 \xe2\x80\xae \xc2\x9b \xed\xa0\x80 \xf4\x90\x80\x80");
+    expect(strcmp(error.text, "\\xff \\xc3 \\xe2\\x80\\xae \\xc2\\x9b \\xed\\xa0\\x80 \\xf4\\x90\\x80\\x80") == 0,
+           "no UTF-8, marks of direction and control characters of two bytes are not");
+    (void)mpp_error_set(&error, 2, "%s", long_text);
+    expect(strlen(error.text) < sizeof error.text && strcmp(error.text + strlen(error.text) - 4, "x...") == 0,
+           "a long message is cut, and says so");
+    expect(mpp_error_system(&error, "p", ENOENT) == 2 && mpp_error_system(&error, "p", EIO) == 1 &&
+           mpp_error_system(&error, "p", ENOMEM) == 1 && strcmp(error.text, "p: out of memory") == 0, "whose fault it is");
+}
+
+static int skip_all(const char *text, struct mpp_error *error)
+{
+    struct mpp_json j = mpp_json_of("f", text, (int64_t)strlen(text), 0, error);
+    mpp_json_skip(&j);
+    return mpp_json_end(&j);
+}
+
+static void test_json(void)
+{
+    static const char *const good[] = {"{}", " [ ] ", "-0", "1.5e+3", "0", "[1, \"a\", null, true, {\"k\": [false]}]",
+                                       "\"\\u00e9\\ud83d\\ude00\\n\"", "\"\u00f6\""};
+    static const char *const bad[] = {"", "{", "}", "[1,]", "{\"a\"}", "{\"a\":}", "{a:1}", "01", "1.", "1e", "-", "+1", "NaN",
+                                      "Infinity", "tru", "\"a", "\"\\x\"", "\"\\u12\"", "\"\\ud800\"", "\"\\udc00\"",
+                                      "\"\\u0000\"", "\"\n\"", "\"\xff\"", "\"\xc0\x80\"", "1 2", "[1 2]", "{\"a\":1,}", "'a'"};
+    struct mpp_error error = {0};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
+        expect(skip_all(good[i], &error) == 0, good[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        expect(skip_all(bad[i], &error) == 2 && strncmp(error.text, "f: byte ", 8) == 0, bad[i]);
+    char deep[200];
+    memset(deep, '[', 100);
+    memset(deep + 100, ']', 99);
+    deep[199] = '\0';
+    expect(skip_all(deep, &error) == 2 && strstr(error.text, "nested deeper") != NULL, "depth");
+
+    static const char text[] = "[9223372036854775807, -9223372036854775808, -1.25e2, \"\\u00e9x\", 9223372036854775808]";
+    struct mpp_json j = mpp_json_of("f", text, (int64_t)strlen(text), 100, &error);
+    int64_t most, least, past = 1;
+    double x;
+    char word[4];
+    bool ok = mpp_json_open(&j, '[') && mpp_json_more(&j, ']') && mpp_json_integer(&j, &most) && mpp_json_more(&j, ']') &&
+              mpp_json_integer(&j, &least) && mpp_json_more(&j, ']') && mpp_json_number(&j, &x) && mpp_json_more(&j, ']') &&
+              mpp_json_string(&j, word, sizeof word) && mpp_json_more(&j, ']');
+    expect(ok && most == INT64_MAX && least == INT64_MIN && x > -125.5 && x < -124.5 && strcmp(word, "\u00e9x") == 0, "values");
+    expect(!mpp_json_integer(&j, &past) && past == 0 && mpp_json_end(&j) == 2 &&
+           strcmp(error.text, "f: byte 164: a number past 64 bits") == 0, "a number past 64 bits");
+    char out[64];
+    expect(mpp_json_escape("a\"\\\n\xff", NULL) == 14 && mpp_json_escape("a\"\\\n\xff", out) == 14 &&
+           memcmp(out, "a\\\"\\\\\\u000a\xef\xbf\xbd", 14) == 0, "text as JSON");
 }
 
 /* ---- safetensors ---------------------------------------------------------------------------------------- */
@@ -482,6 +547,8 @@ int main(void)
 {
     if (mkdtemp(folder) == NULL)
         return 1;
+    test_messages();
+    test_json();
     test_safetensors_valid();
     test_safetensors_malformed();
     test_safetensors_write();
