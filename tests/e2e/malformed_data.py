@@ -12,8 +12,9 @@ import sys
 import numpy as np
 
 import harness as h
-from malformed import Row, check_row, wrote
+from malformed import SANITIZED, Row, check_row, wrote
 
+ASAN = "-O1 -g -std=c17 -D_GNU_SOURCE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 ESCAPE = "\x1b[31mred\x1b]0;title\x07"  # what a terminal would act on
 
 
@@ -21,9 +22,9 @@ ESCAPE = "\x1b[31mred\x1b]0;title\x07"  # what a terminal would act on
 
 @functools.lru_cache(None)
 def plan(kind):
-    """gpt: tokens, on two devices; mlp: floats, on one; bert: labels of which -100 counts for nothing, on one."""
-    options = {"gpt": dict(D={"layers": 1}, gpus=2), "mlp": dict(gpus=1), "bert": dict(D={"layers": 1}, gpus=1)}[kind]
-    return h.plan(f"models/{kind}.xml", preset="tiny", **options).build()
+    """gpt: tokens, on two devices; mlp: floats, on one."""
+    options = {"gpt": dict(D={"layers": 1}, gpus=2), "mlp": dict(gpus=1)}[kind]
+    return h.plan(f"models/{kind}.xml", preset="tiny", **options).build(*([f"CFLAGS={ASAN}", f"LDFLAGS={ASAN}"] if SANITIZED else []))
 
 
 def run(kind, *options):
@@ -38,7 +39,7 @@ def run(kind, *options):
 def under_mpi(make):
     """The same command, each device a process."""
     def mpi(folder):
-        environment = [f"{k}={v}" for k, v in h.MPI_ENV.items()]
+        environment = [f"{k}={v}" for k, v in {**h.MPI_ENV, **({"ASAN_OPTIONS": "detect_leaks=0"} if SANITIZED else {})}.items()]
         return ["env", *environment, *h.MPIRUN, "-q", "-n", "2", *make(folder)]
     return mpi
 
