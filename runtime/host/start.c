@@ -2,7 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "checkpoint.h"
 #include "data.h"
 #include "mpp_rt.h"
 #include "options.h"
@@ -29,33 +31,57 @@ static void tell_differences(const struct mpp_job *job, const struct mpp_checkpo
     free(now);
 }
 
-static int find_start(struct mpp_job *job, bool speaks, struct mpp_error *error)
+/* The run begins where FOUND ends, which the job then owns; NULL: at step 0. */
+static void adopt(struct mpp_job *job, struct mpp_checkpoint *found)
 {
-    const struct mpp_options *o = job->options;
+    free(job->resume);
+    job->resume = found;
+    job->first_step = job->first_sample = 0;
+    if (found != NULL) {
+        int64_t batch = found->batch > 0 ? found->batch : job->program->batch;
+        job->first_step = found->step;
+        job->first_sample = found->samples >= 0 ? found->samples : found->step * batch;
+        job->seed = found->seed;
+    }
+    if (job->data != NULL)
+        mpp_data_continue(job->data, job->first_step, job->first_sample);
+}
+
+/* Looks for what --resume means. *FOUND_OUT is the caller's, or NULL: --save and --resume are one folder, which holds no
+ * step yet, so that one command line starts a run and goes on with it. */
+static int look(const struct mpp_options *o, struct mpp_checkpoint **found_out, struct mpp_error *error)
+{
     bool none;
+    *found_out = NULL;
     struct mpp_checkpoint *found = calloc(1, sizeof *found);
     if (found == NULL)
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
-    job->resume = found;
     int code = mpp_checkpoint_find(o->resume, found, &none, error);
-    if (code != MPP_EXIT_OK && none && o->save != NULL && strcmp(o->save, o->resume) == 0) {
-        struct mpp_error text; /* one command line starts a run and goes on with it */
-        (void)mpp_error_set(&text, 0, "%s holds no checkpoint yet: training starts from the beginning", o->save);
-        say(speaks, text.text);
-        mpp_start_clean(job);
-        return MPP_EXIT_OK;
-    }
+    if (code == MPP_EXIT_OK && o->seed_given && o->seed != found->seed)
+        code = mpp_error_set(error, MPP_EXIT_INPUT, "%s was trained with seed %llu; --seed %llu would not continue it",
+                             found->path, (unsigned long long)found->seed, (unsigned long long)o->seed);
+    else if (code == MPP_EXIT_OK)
+        *found_out = found;
+    else if (none && o->save != NULL && strcmp(o->save, o->resume) == 0)
+        code = MPP_EXIT_OK;
+    if (*found_out == NULL)
+        free(found);
+    return code;
+}
+
+static int find_start(struct mpp_job *job, bool speaks, struct mpp_error *error)
+{
+    struct mpp_checkpoint *found;
+    int code = look(job->options, &found, error);
     if (code != MPP_EXIT_OK)
         return code;
-    if (o->seed_given && o->seed != found->seed)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s was trained with seed %llu; --seed %llu would not continue it",
-                             found->path, (unsigned long long)found->seed, (unsigned long long)o->seed);
-    say(speaks, found->note);
-    tell_differences(job, found, speaks);
-    int64_t batch = found->batch > 0 ? found->batch : job->program->batch;
-    job->first_step = found->step;
-    job->first_sample = found->samples >= 0 ? found->samples : found->step * batch;
-    job->seed = found->seed;
+    adopt(job, found);
+    if (found == NULL && speaks)
+        mpp_note("%s holds no checkpoint yet: training starts from the beginning", job->options->save);
+    if (found != NULL) {
+        say(speaks, found->note);
+        tell_differences(job, found, speaks);
+    }
     return MPP_EXIT_OK;
 }
 
@@ -78,20 +104,59 @@ void mpp_start_clean(struct mpp_job *job)
     job->resume = NULL;
 }
 
+/* Rank 0: with the folder locked, look again. A trainer that was killed a moment ago may have saved meanwhile. */
+static int look_again(struct mpp_rank *r, struct mpp_error *error)
+{
+    struct mpp_local *local = r->impl;
+    struct mpp_job *job = local->job;
+    const struct mpp_options *o = job->options;
+    struct stat st;
+    struct mpp_checkpoint *found;
+    int code = MPP_EXIT_OK;
+    if (o->save != NULL && stat(o->save, &st) == 0 && S_ISDIR(st.st_mode))
+        code = mpp_checkpoint_claim(o->save, &local->save_lock, error);
+    if (code == MPP_EXIT_OK)
+        code = look(o, &found, error);
+    if (code != MPP_EXIT_OK)
+        return code;
+    if (found != NULL && found->seed != job->seed) {
+        code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: another run began here just now", found->path);
+        free(found);
+        return code;
+    }
+    adopt(job, found);
+    return MPP_EXIT_OK;
+}
+
 void mpp_start_agree(struct mpp_rank *r)
 {
-    const struct mpp_job *job = ((const struct mpp_local *)r->impl)->job;
-    int64_t here = job->first_step, first = here;
+    struct mpp_job *job = ((struct mpp_local *)r->impl)->job;
     struct mpp_error error = {0};
+    struct mpp_checkpoint *start = NULL;
     int code = MPP_EXIT_OK;
-    if (job->options->resume == NULL || job->local_ranks == r->n_ranks)
+    if (job->options->resume == NULL)
         return;
+    if (r->rank == 0)
+        code = look_again(r, &error);
+    else if (job->local_ranks < r->n_ranks && (start = calloc(1, sizeof *start)) == NULL)
+        code = mpp_error_set(&error, MPP_EXIT_SYSTEM, "out of memory");
+    int worst = mpp_agreement(r, code, &error);
+    if (worst != MPP_EXIT_OK) {
+        free(start);
+        mpp_leave(r, worst);
+    }
+    if (job->local_ranks == r->n_ranks)
+        return;
+    static const struct mpp_checkpoint none = {.step = -1};
+    const struct mpp_checkpoint *told = job->resume != NULL ? job->resume : &none;
     for (int to = 1; r->rank == 0 && to < r->n_ranks; to++)
-        r->transport->ops->send(r, to, &here, sizeof here);
-    if (r->rank != 0)
-        r->transport->ops->receive(r, 0, &first, sizeof first);
-    if (here != first)
-        code = mpp_error_set(&error, MPP_EXIT_INPUT, "%s: rank 0 would go on from step %lld, rank %d from step %lld; name a "
-                             "step's folder", job->options->resume, (long long)first, r->rank, (long long)here);
-    mpp_agree(r, code, &error);
+        r->transport->ops->send(r, to, told, sizeof *told);
+    if (r->rank == 0)
+        return;
+    r->transport->ops->receive(r, 0, start, sizeof *start);
+    if (start->step < 0) {
+        free(start);
+        start = NULL;
+    }
+    adopt(job, start);
 }

@@ -14,8 +14,9 @@
 int mpp_start_prepare(struct mpp_job *job, bool speaks, struct mpp_error *error) MPP_RT_CHECKED;
 void mpp_start_clean(struct mpp_job *job);
 
-/* Collective: do all processes begin at the same step? They look by themselves, and a shared file system may show them
- * different checkpoints. On failure all ranks leave. */
+/* Collective, before anything of the job is used: all ranks begin where rank 0 does. It looks once more, with the folder of
+ * --save locked: until then a trainer that was killed may still save, and a shared file system may show processes different
+ * checkpoints. On failure all ranks leave. */
 void mpp_start_agree(struct mpp_rank *r);
 
 #endif
