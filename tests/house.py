@@ -12,7 +12,7 @@ OWNERS = {  # third-party header -> the only files that may include it
     r"libxml/": r"ir/xml\.c",
     r"glpk\.h": r"planner/solver_glpk\.c",
     r"jansson\.h": r"(planner|runtime/host)/\w+\.[ch]",
-    r"mpi\.h": r"runtime/host/transport_mpi\.c",
+    r"mpi\.h": r"runtime/host/transport_mpi(_shm)?\.[ch]",
     r"(cblas|openblas/.*|lapacke)\.h": r"runtime/host/kernels_gemm\.c",
 }
 # Where a process may end: the command and the trainer's main.

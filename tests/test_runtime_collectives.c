@@ -229,6 +229,17 @@ static void check_rank(struct mpp_rank *r, struct tally *t)
     }
 }
 
+#define LARGE 600001 /* past the buffers through which processes of one host share memory */
+
+static void check_large(struct mpp_rank *r, int64_t size, struct tally *t)
+{
+    for (unsigned mask = 0; mask < 1u << r->n_axes; mask++) {
+        check_all_reduce(r, mask, size, t);
+        check_cut(r, mask, 1, size, 1, t);
+        check_cut(r, mask, 2, 10, size / 20, t); /* packed in the workspace: 2.4 MB */
+    }
+}
+
 struct job_rank {
     struct mpp_rank r;
     struct mpp_local local;
@@ -243,14 +254,16 @@ static void set_up(struct job_rank *j, const struct mpp_program *p, struct mpp_t
     for (int a = 0; a < p->n_axes; a++)
         j->r.axis_size[a] = p->axis_size[a];
     mpp_mesh_coords(p, rank, j->r.coord);
-    j->r.workspace = j->workspace = malloc(1 << 20);
+    j->r.workspace = j->workspace = malloc(1 << 22);
 }
 
 static void *thread_main(void *arg)
 {
     struct job_rank *j = arg;
-    if (setjmp(j->local.leave) == 0)
+    if (setjmp(j->local.leave) == 0) {
         check_rank(&j->r, &j->tally);
+        check_large(&j->r, LARGE / 10, &j->tally);
+    }
     return NULL;
 }
 
@@ -329,8 +342,10 @@ static int run_mpi(int n, int64_t call_elements)
         return 1;
     }
     set_up(&j, &p, transport, rank);
-    if (setjmp(j.local.leave) == 0)
+    if (setjmp(j.local.leave) == 0) {
         check_rank(&j.r, &j.tally);
+        check_large(&j.r, call_elements == 0 ? LARGE : LARGE / 1000, &j.tally);
+    }
     float sums[2] = {(float)j.tally.passed, (float)j.tally.failed};
     mpp_all_reduce(&j.r, (1u << p.n_axes) - 1, sums, 2, MPP_REDUCE_SUM);
     if (rank == 0)

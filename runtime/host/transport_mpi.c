@@ -13,6 +13,7 @@
 #include "kernels_internal.h"
 #include "mpp_rt.h"
 #include "transport.h"
+#include "transport_mpi_shm.h"
 #include "watch.h"
 
 #define MASKS (1 << MPP_MAX_AXES)
@@ -24,6 +25,7 @@ struct mpi {
     int n_ranks, n_masks;
     int64_t call_elements;       /* at most so many in one call of MPI */
     MPI_Comm comm[MASKS];
+    struct mpp_mpi_shm *shared[MASKS]; /* groups of one host, else NULL */
     int *counts, *displacements; /* [n_ranks] */
     char (*hosts)[MPP_HOST_NAME]; /* [n_ranks] */
     struct mpp_watch *watch;
@@ -73,6 +75,11 @@ static void mpi_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t 
 {
     const struct mpi *t = mpi_of(r);
     wait_begins(r);
+    if (t->shared[mask] != NULL && count >= MPP_MPI_SHM_LEAST) {
+        mpp_mpi_shm_all_reduce(t->shared[mask], x, count, maximum);
+        wait_ends(r);
+        return;
+    }
     for (int64_t i = 0; i < count; i += t->call_elements)
         check(r, MPI_Allreduce(MPI_IN_PLACE, x + i, piece_of(t, count, i), MPI_FLOAT, maximum ? MPI_MAX : MPI_SUM,
                                t->comm[mask]), "MPI_Allreduce");
@@ -187,7 +194,10 @@ static void mpi_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct m
     int self = mpp_mesh_group_index(r, mask);
     const float *send = pack_blocks(r, mask, cut, src);
     wait_begins(r);
-    if (set_counts(r, mask, cut))
+    bool whole = set_counts(r, mask, cut);
+    if (whole && t->shared[mask] != NULL)
+        mpp_mpi_shm_reduce_scatter(t->shared[mask], send, t->counts, t->displacements, dst);
+    else if (whole)
         check(r, MPI_Reduce_scatter(send, dst, t->counts, MPI_FLOAT, MPI_SUM, t->comm[mask]), "MPI_Reduce_scatter");
     else
         for (int m = 0; m < mpp_mesh_group_size(r, mask); m++) {
@@ -288,9 +298,11 @@ static void mpi_abort(struct mpp_rank *r, int code, const char *message)
 static void mpi_free(struct mpp_transport *base)
 {
     struct mpi *t = (struct mpi *)base;
-    for (int m = 0; m < t->n_masks; m++)
+    for (int m = 0; m < t->n_masks; m++) {
+        mpp_mpi_shm_free(t->shared[m]);
         if (t->comm[m] != MPI_COMM_NULL)
             MPI_Comm_free(&t->comm[m]);
+    }
     MPI_Finalize();
     mpp_watch_free(t->watch);
     free(t->counts);
@@ -377,9 +389,12 @@ struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, c
     t->watch = watch;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* communicators made of it inherit this */
     begin_watch(t, *rank_out);
-    for (int mask = 0; mask < t->n_masks; mask++)
+    for (int mask = 0; mask < t->n_masks; mask++) {
         MPI_Comm_split(MPI_COMM_WORLD, mpp_mesh_group_base(program, *rank_out, (unsigned)mask), *rank_out,
                        &t->comm[mask]);
+        if (settings->call_elements == 0) /* else the calls of MPI are what is tested */
+            t->shared[mask] = mpp_mpi_shm_new(t->comm[mask]);
+    }
     return &t->base;
 }
 

@@ -13,11 +13,11 @@
 #include "mpp_rt.h"
 #include "pause.h"
 #include "progress.h"
+#include "sums.h"
 #include "transport.h"
 
 #define MASKS (1 << MPP_MAX_AXES)
 #define TILE 2048 /* floats summed at a time: in the nearest cache */
-#define LANE 16
 #define SPIN_S 100e-6 /* waking a thread takes 15 to 50 us, and makes it late for the next meeting too */
 
 struct group {
@@ -116,34 +116,12 @@ static void threads_barrier(struct mpp_rank *r, unsigned mask)
     group_meet(r, group_of(r, mask));
 }
 
-/* ---- sums: inner loops of fixed length, which compilers turn into vector code ------------------- */
-
-static void add_to(float *restrict acc, const float *restrict x, int64_t count)
-{
-    int64_t i = 0;
-    for (; i + LANE <= count; i += LANE)
-        for (int k = 0; k < LANE; k++)
-            acc[i + k] += x[i + k];
-    for (; i < count; i++)
-        acc[i] += x[i];
-}
-
-static void max_to(float *restrict acc, const float *restrict x, int64_t count)
-{
-    int64_t i = 0;
-    for (; i + LANE <= count; i += LANE)
-        for (int k = 0; k < LANE; k++)
-            acc[i + k] = acc[i + k] > x[i + k] ? acc[i + k] : x[i + k];
-    for (; i < count; i++)
-        acc[i] = acc[i] > x[i] ? acc[i] : x[i];
-}
-
 static void threads_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, bool maximum)
 {
     struct group *g = group_publish(r, mask, x);
     float acc[TILE];
     int64_t share = (count + g->n - 1) / g->n;
-    share = (share + LANE - 1) / LANE * LANE;
+    share = (share + MPP_SUM_LANES - 1) / MPP_SUM_LANES * MPP_SUM_LANES;
     int64_t begin = mpp_mesh_group_index(r, mask) * share;
     int64_t end = begin + share < count ? begin + share : count;
     for (int64_t i = begin; i < end; i += TILE) {
@@ -152,9 +130,9 @@ static void threads_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int6
         for (int m = 1; m < g->n; m++) {
             const float *from = (const float *)g->published[m] + i;
             if (maximum)
-                max_to(acc, from, n);
+                mpp_max_to(acc, from, n);
             else
-                add_to(acc, from, n);
+                mpp_add_to(acc, from, n);
         }
         /* No other member touches these elements until the barrier. */
         for (int m = 0; m < g->n; m++)
@@ -197,7 +175,7 @@ static void threads_reduce_scatter(struct mpp_rank *r, unsigned mask, const stru
             int64_t n = run - i < TILE ? run - i : TILE;
             memcpy(to + i, (const float *)g->published[0] + from + i, (size_t)n * sizeof *to);
             for (int m = 1; m < g->n; m++)
-                add_to(to + i, (const float *)g->published[m] + from + i, n);
+                mpp_add_to(to + i, (const float *)g->published[m] + from + i, n);
         }
     }
     group_meet(r, g);
