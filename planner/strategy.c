@@ -112,14 +112,23 @@ bool mpp_strategy_can_split(const struct mpp_strategy_facts *facts, const struct
            && !factor_never(facts, group, factor);
 }
 
-/* What one axis may do: stay whole, split a factor, or carry partial sums. A sum of scalars only carries them:
- * making a scalar a term of a sum is free. */
+/* A sum of scalars carries partial sums, as making a scalar a term of a sum is free, or, where none of them is partial over
+ * any axis, stays whole, which saves a collective of 4 bytes. With many terms the step is too long for that to matter, and
+ * the choice would triple the time of planning. */
+enum { FEW_TERMS = 64 };
+
+static bool is_scalar_sum(const struct mpp_graph *g, const struct mpp_group *group)
+{
+    return group->rule->linear && group->n_in > 1 && only_scalars(g, group);
+}
+
+/* What one axis may do: stay whole, split a factor, or carry partial sums. */
 static int options_of(const struct mpp_graph *g, const struct mpp_strategy_facts *facts, const struct mpp_group *group,
                       int size, int8_t *out)
 {
     const struct mpp_rule *rule = group->rule;
     int n = 0;
-    if (size > 1 && rule->linear && group->n_in > 1 && only_scalars(g, group)) {
+    if (size > 1 && is_scalar_sum(g, group)) {
         out[n++] = MPP_PARTIAL;
         return n;
     }
@@ -149,7 +158,7 @@ int mpp_strategy_list(struct mpp_arena *arena, const struct mpp_graph *g, const 
         n_options[a] = options_of(g, pins->facts, group, a < mesh->n_axes ? mesh->size[a] : 1, option[a]);
         total *= n_options[a];
     }
-    *out = mpp_arena_array(arena, total, struct mpp_split);
+    *out = mpp_arena_array(arena, total + 1, struct mpp_split);
     for (int i = 0; i < total; i++) {
         struct mpp_split s;
         for (int a = 0, at = i; a < MPP_MAX_AXES; a++) {
@@ -159,5 +168,8 @@ int mpp_strategy_list(struct mpp_arena *arena, const struct mpp_graph *g, const 
         if (mpp_split_legal(group->rule, mesh, s) && mpp_pins_allow_split(pins, group, s))
             (*out)[n++] = s;
     }
+    struct mpp_split whole = {{MPP_WHOLE, MPP_WHOLE, MPP_WHOLE}};
+    if (mesh->n_axes > 0 && group->n_in <= FEW_TERMS && is_scalar_sum(g, group) && mpp_pins_allow_split(pins, group, whole))
+        (*out)[n++] = whole;
     return n;
 }
