@@ -320,7 +320,7 @@ static int open_outputs(struct mpp_rank *r, struct mpp_error *error)
     const struct mpp_job *job = local->job;
     const struct mpp_options *o = job->options;
     int code = o->dump_grads != NULL ? mpp_checkpoint_check_file(o->dump_grads, error) : MPP_EXIT_OK;
-    if (code == MPP_EXIT_OK && o->save != NULL)
+    if (code == MPP_EXIT_OK && o->save != NULL && local->save_lock == 0)
         code = mpp_checkpoint_claim(o->save, &local->save_lock, error);
     if (code != MPP_EXIT_OK)
         return code;
