@@ -42,7 +42,7 @@ const char *mpp_emit_makefile(struct mpp_emit *e)
            "LINK = $(CC)\n"
            "endif\n"
            "\n"
-           "FLAGS = -std=c17 -D_GNU_SOURCE -fno-math-errno $(or $(OPENMP),-fopenmp-simd) -I. -Iruntime $(MPI_FLAGS)\n"
+           "FLAGS = -std=c17 -D_GNU_SOURCE -fno-math-errno -fno-trapping-math $(or $(OPENMP),-fopenmp-simd) -I. -Iruntime $(MPI_FLAGS)\n"
            "STRICT = -Wall -Wextra -Werror\n"
            "PLAN_SOURCES = stage0.c plan.c kernels.c\n"
            "RUNTIME_SOURCES = $(wildcard runtime/host/*.c)\n"
