@@ -382,6 +382,18 @@ def unreadable(folder):
     return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
 
 
+def shrinking(folder):
+    """The file loses almost all of its bytes once training goes on."""
+    path = wrote(folder, "s.txt", b"a" * (8 << 20))
+    script = ("import os, subprocess, sys\n"
+              "p = subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE)\n"
+              "p.stdout.readline(), p.stdout.readline()\n"
+              "os.truncate(sys.argv[1], 4096)\n"
+              "p.stdout.read()\n"
+              "sys.exit(p.wait())\n")
+    return [sys.executable, "-c", script, path, *run("gpt", "--data", f"text:{path}", "--steps", "10000000")]
+
+
 S = r"s\.bin: .*"
 TOKENS = [
     Row("tokens: empty", tokens(b""), S + "holds 0 tokens, but a sample takes"),
@@ -422,6 +434,7 @@ TOKENS = [
     Row("text: a folder", lambda f: run("gpt", "--data", f"text:{f}"), "a folder, not a file"),
     Row("text: a pipe", lambda f: (os.mkfifo(f / "p"), run("gpt", "--data", f"text:{f}/p"))[1], "p: not a file"),
     Row("text: /dev/urandom", lambda f: run("gpt", "--data", "text:/dev/urandom"), "/dev/urandom: not a file"),
+    Row("text: cut short while it is read", shrinking, "bus error: a file of data or weights was cut short", status=(1,)),
     Row("text: missing, under MPI", under_mpi(lambda f: run("gpt", "--data", f"text:{f}/none.txt")), r"none\.txt: No such file"),
 ]
 
