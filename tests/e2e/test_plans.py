@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What plans are: forms that come out by themselves, equal input gives equal bytes, code as short for 96 layers as for 2,
 another solver finds the same optimum, memory is what was promised."""
+import json
 import re
 import shutil
 import sys
@@ -123,6 +124,20 @@ def test_micro_batches():
         h.close(f"bert on {n}, {fix}{', MPI' if mpi else ''}: losses as in one micro-batch", runs[-1], runs[0], 2e-5)
         p.remove()
     h.check(len(runs[0]) == 3 and runs[0][2] != runs[0][0], "bert trains", runs[0])
+    d = dict(layers=3, hidden=32, heads=2, vocab=64, seq=16, positions=16, batch=8)
+    runs = [h.plan(GPT, D=d).train(data="synthetic", steps=3, seed=5).losses]
+    p = h.plan(GPT, gpus=2, D=d, fix="dp=2,zero=3,micro_batches=4")
+    split = [t for t in p.stage["parameters"] if t["rest"]]
+    for t in split:
+        t["kept"] = True
+    kept = h.TMP / "kept.json"
+    kept.write_text(json.dumps(p.json))
+    q = h.plan(GPT, gpus=2, D=d, extra=["--from-plan", kept])
+    gathered = [c for c in q.collectives() if c["kind"] == "all-gather" and c["role"] == "parameter" and c["layer"] is not None]
+    h.check(split and gathered and all(c["count"] == 1 for c in gathered), "kept weights are gathered once per step",
+            [(c["of"], c["count"]) for c in gathered][:4])
+    for what, x in (("split", p), ("kept", q)):
+        h.close(f"weights {what} over 2 devices, 4 micro-batches", x.train(data="synthetic", steps=3, seed=5).losses, runs[0], 2e-5)
     model = h.TMP / "means.xml"
     model.write_text(MEANS)
     runs = []
