@@ -45,7 +45,10 @@ static void emit_all_reduce(struct mpp_emit *e, const struct mpp_instr *in)
     bool in_place = dst->alias == in->in[0].buffer || !strcmp(x, y);
     if (!in_place)
         mpp_emit_line(e, "memcpy(%s, %s, %lld * sizeof(float));", y, x, count);
-    mpp_emit_line(e, "mpp_all_reduce(r, %s, %s, %lld, MPP_REDUCE_SUM);", mpp_emit_mask(e, in->step->mask), y, count);
+    if (in->begins)
+        mpp_emit_line(e, "mpp_all_reduce_begin(r, %s, %s, %lld);", mpp_emit_mask(e, in->step->mask), y, count);
+    else
+        mpp_emit_line(e, "mpp_all_reduce(r, %s, %s, %lld, MPP_REDUCE_SUM);", mpp_emit_mask(e, in->step->mask), y, count);
 }
 
 static void emit_all_gather(struct mpp_emit *e, const struct mpp_instr *in)
@@ -55,7 +58,7 @@ static void emit_all_gather(struct mpp_emit *e, const struct mpp_instr *in)
 
 static void emit_reduce_scatter(struct mpp_emit *e, const struct mpp_instr *in)
 {
-    emit_blocks(e, "mpp_reduce_scatter", in, mpp_emit_buffer(e, in->in[0]));
+    emit_blocks(e, in->begins ? "mpp_reduce_scatter_begin" : "mpp_reduce_scatter", in, mpp_emit_buffer(e, in->in[0]));
 }
 
 static void emit_slice(struct mpp_emit *e, const struct mpp_instr *in)

@@ -53,28 +53,46 @@ static void end_function(struct mpp_emit *e, const char *comment, const char *he
     mpp_text_add(out, "%s}\n", body);
 }
 
-/* Instructions FROM.. of a list; those that run once per step stand in one `if`. */
-static void emit_run(struct mpp_emit *e, const struct mpp_instr *in, bool *inside)
+/* In which micro-batches an instruction runs. */
+enum when { ALWAYS, FIRST, LAST };
+
+static void close_when(struct mpp_emit *e, enum when *inside)
 {
-    bool once = in->once && e->plan->micro_batches > 1;
-    if (once && !*inside) {
-        mpp_emit_line(e, "if (r->micro_batch == 0) { /* kept for the whole step */");
-        e->indent += 4;
-    } else if (!once && *inside) {
+    if (*inside != ALWAYS) {
         e->indent -= 4;
         mpp_emit_line(e, "}");
     }
-    *inside = once;
+    *inside = ALWAYS;
+}
+
+/* The next instruction of a list; those that run once per step stand in one `if`. */
+static void emit_run(struct mpp_emit *e, const struct mpp_instr *in, enum when *inside)
+{
+    enum when when = e->plan->micro_batches == 1 ? ALWAYS : in->once ? FIRST : in->begins ? LAST : ALWAYS;
+    if (when != *inside) {
+        close_when(e, inside);
+        if (when == FIRST)
+            mpp_emit_line(e, "if (r->micro_batch == 0) { /* kept for the whole step */");
+        if (when == LAST)
+            mpp_emit_line(e, "if (r->micro_batch == r->micro_batches - 1) { /* complete but for the other ranks */");
+        if (when != ALWAYS)
+            e->indent += 4;
+    }
+    *inside = when;
     mpp_emit_instr(e, in);
 }
 
-static void close_once(struct mpp_emit *e, bool *inside)
+static bool any_begins(const struct mpp_lprog *prog)
 {
-    if (*inside) {
-        e->indent -= 4;
-        mpp_emit_line(e, "}");
-    }
-    *inside = false;
+    const struct mpp_section *s = &prog->section[MPP_PHASE_BACKWARD];
+    for (int b = 0; b < prog->n_bodies; b++)
+        for (int i = 0; i < prog->bodies[b].n_instrs; i++)
+            if (prog->bodies[b].instrs[i].begins)
+                return true;
+    for (int i = 0; i < s->n_items; i++)
+        if (!s->items[i].loop && s->items[i].instr.begins)
+            return true;
+    return false;
 }
 
 static bool body_is_gradient(const struct mpp_body *b)
@@ -87,10 +105,10 @@ static void emit_body(struct mpp_emit *e, const struct mpp_body *b)
     static const char *const what[] = {"before the first forward of a step", "forward", "backward", "optimiser"};
     const struct mpp_layer_class *c = &e->prog->classes[b->cls];
     begin_function(e, b->cls);
-    bool inside = false;
+    enum when inside = ALWAYS;
     for (int i = 0; i < b->n_instrs; i++)
         emit_run(e, &b->instrs[i], &inside);
-    close_once(e, &inside);
+    close_when(e, &inside);
     bool norm = false;
     for (int i = 0; i < b->n_instrs; i++)
         norm = norm || b->instrs[i].kind == MPP_INSTR_ADD_SCALAR;
@@ -126,19 +144,19 @@ static bool item_is_gradient(const struct mpp_emit *e, const struct mpp_pitem *i
 /* The items of a section; GRADIENT: only those of reduce_gradients, or only the others (UPDATE). */
 static void emit_items(struct mpp_emit *e, const struct mpp_section *s, bool gradient)
 {
-    bool inside = false;
+    enum when inside = ALWAYS;
     for (int i = 0; i < s->n_items; i++) {
         const struct mpp_pitem *item = &s->items[i];
         if (item_is_gradient(e, item) != gradient)
             continue;
         if (item->loop) {
-            close_once(e, &inside);
+            close_when(e, &inside);
             emit_loop(e, item);
         } else {
             emit_run(e, &item->instr, &inside);
         }
     }
-    close_once(e, &inside);
+    close_when(e, &inside);
 }
 
 static void emit_bodies(struct mpp_emit *e, enum mpp_phase phase)
@@ -196,7 +214,11 @@ void mpp_emit_stage(struct mpp_emit *e)
     mpp_text_add(out, "\nvoid stage0_forward_backward(struct mpp_rank *r)\n{\n    forward(r);\n    if (r->training)\n"
                       "        backward(r);\n}\n");
     emit_bodies(e, MPP_PHASE_UPDATE);
-    emit_section(e, MPP_PHASE_UPDATE, true, "After the last backward of a step: gradients become final.",
+    begin_function(e, -1);
+    if (any_begins(e->prog))
+        mpp_emit_line(e, "mpp_wait(r); /* for the sums that began in the backward pass */");
+    emit_items(e, &e->prog->section[MPP_PHASE_UPDATE], true);
+    end_function(e, "After the last backward of a step: gradients become final.",
                  "void stage0_reduce_gradients(struct mpp_rank *r)");
     begin_function(e, -1);
     mpp_emit_line(e, "stage0_reduce_gradients(r);");

@@ -6,7 +6,10 @@
 #include "codegen/lower_internal.h"
 #include "ir/op.h"
 
-enum { ROUND_BYTES = 64 };
+enum {
+    ROUND_BYTES = 64,
+    OVERLAP_SHARE = 16            /* sums that begin early may take this part of the arena more */
+};
 
 struct lower {
     struct mpp_flat_program *p;
@@ -25,6 +28,8 @@ struct lower {
     enum mpp_write_mode *direct_mode;
     int *scalar_sum;              /* [n_tensors] Sum group that adds this scalar up right after it is made; -1 */
     int *sum_buffer;              /* [n_groups] running total of such a group; -1 */
+    bool overlap;                 /* sums that take memory beside their operand begin in the backward pass too */
+    int *last_touch;              /* [buffers before the update] the last flat of the backward pass that names it; -1 */
 };
 
 /* A C identifier of a tensor's name without its layer's prefix: "h.3.attn.c_attn:1" -> "attn_c_attn_1". */
@@ -259,6 +264,26 @@ static bool read_later(const struct lower *l, int c, int pos)
     return false;
 }
 
+/* Is there nothing before dimension DIM of B? Then a part of it is one piece of memory. */
+static bool leads(const struct mpp_buffer *b, int dim)
+{
+    for (int d = 0; d < dim; d++)
+        if (b->padded[d] != 1)
+            return false;
+    return true;
+}
+
+/* The flat after which the sum of gradients in buffer B can begin: the last of the backward pass that touches it, where
+ * that belongs to the same layer; -1. */
+static int begins_after(const struct lower *l, int b, const struct mpp_gop *op)
+{
+    int root = mpp_buffer_root(l->p->buffers, b), at = l->last_touch[root];
+    if (l->p->buffers[root].kind != MPP_BUF_ACCUM || at < 0)
+        return -1;
+    const struct mpp_flat *f = &l->p->flats[at];
+    return f->repeat == op->repeat && f->index == op->index ? at : -1;
+}
+
 /* Emit the steps of copy C at position POS (a group index) in the layer of that group. TARGET >= 0: the last step
  * writes that buffer. Returns the buffer that holds the result. */
 static int emit_copy(struct lower *l, int c, int pos, int src, int target, bool gradient)
@@ -290,6 +315,15 @@ static int emit_copy(struct lower *l, int c, int pos, int src, int target, bool 
         f->instr.step = step;
         f->instr.reason = copy->reason;
         f->instr.gradient = gradient;
+        bool whole_rows = step->kind == MPP_STEP_REDUCE_SCATTER && l->overlap && leads(&l->p->buffers[at], step->dim)
+                          && !read_later(l, c, pos);
+        int after = gradient && (in_place || whole_rows) && at == src ? begins_after(l, src, op) : -1;
+        if (after >= 0) {
+            f->phase = MPP_PHASE_BACKWARD;
+            f->moved = after + 1;
+            f->instr.gradient = false;
+            f->instr.begins = true;
+        }
         f->instr.once = copy->once && !copy->store && phase == MPP_PHASE_FORWARD;
         at = to;
     }
@@ -465,14 +499,57 @@ static void lower_compute(struct lower *l, int group)
     add_scalar_terms(l, group);
 }
 
+static void note_touches(struct lower *l)
+{
+    struct mpp_flat_program *p = l->p;
+    l->last_touch = mpp_arena_array(p->arena, p->n_buffers, int);
+    for (int b = 0; b < p->n_buffers; b++)
+        l->last_touch[b] = -1;
+    for (int i = 0; i < p->n_flats; i++) {
+        const struct mpp_instr *in = &p->flats[i].instr;
+        for (int k = 0; p->flats[i].phase == MPP_PHASE_BACKWARD && k < in->n_in + in->n_out; k++) {
+            int b = k < in->n_in ? in->in[k].buffer : in->out[k - in->n_in].buffer;
+            if (b >= 0)
+                l->last_touch[mpp_buffer_root(p->buffers, b)] = i;
+        }
+    }
+}
+
+/* Flats that are to run earlier go there, in the order in which they stand. */
+static void move_flats(struct mpp_flat_program *p)
+{
+    int n = p->n_flats, out = 0;
+    int *first = mpp_arena_array(p->arena, n, int), *next = mpp_arena_array(p->arena, n, int);
+    struct mpp_flat *moved = mpp_arena_array(p->arena, n, struct mpp_flat);
+    for (int i = 0; i < n; i++)
+        first[i] = next[i] = -1;
+    for (int i = n - 1; i >= 0; i--) {
+        if (p->flats[i].moved == 0)
+            continue;
+        next[i] = first[p->flats[i].moved - 1];
+        first[p->flats[i].moved - 1] = i;
+    }
+    for (int i = 0; i < n; i++) {
+        if (p->flats[i].moved != 0)
+            continue;
+        moved[out++] = p->flats[i];
+        for (int k = first[i]; k >= 0; k = next[k])
+            moved[out++] = p->flats[k];
+    }
+    assert(out == n);
+    memcpy(p->flats, moved, (size_t)n * sizeof *moved);
+}
+
 /* Gradients are reduced before the rest of the update, so that they can be read on their own. */
 static void lower_gradient_copies(struct lower *l)
 {
+    note_touches(l);
     for (int c = 0; c < l->stage->n_copies; c++) {
         const struct mpp_copy *copy = &l->stage->copies[c];
         if (is_gradient_copy(l, copy))
             l->copy_buffer[c] = emit_copy(l, c, copy->first_group, l->home[copy->tensor], -1, true);
     }
+    move_flats(l->p);
 }
 
 static void lower_stores(struct lower *l, int group)
@@ -563,7 +640,7 @@ static int *filled(struct mpp_arena *arena, int n, int value)
     return a;
 }
 
-void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
+void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan, bool overlap,
                     struct mpp_flat_program *out)
 {
     int n = graph->n_tensors;
@@ -573,7 +650,7 @@ void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, cons
         .loss = -1, .grad_norm = -1, .resting = filled(arena, n, -1), .gradient = filled(arena, n, -1),
     };
     struct lower l = {
-        .p = out, .g = graph, .stage = stage,
+        .p = out, .g = graph, .stage = stage, .overlap = overlap,
         .home = filled(arena, n, -1), .made = mpp_arena_array(arena, n, struct mpp_sharding),
         .producer = filled(arena, n, -1), .first_use = filled(arena, n + 1, 0),
         .copy_buffer = filled(arena, stage->n_copies, -1), .copy_of = filled(arena, n, -1),
@@ -600,14 +677,31 @@ void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, cons
     note_outputs(&l);
 }
 
-enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
-                          struct mpp_lprog **out)
+static struct mpp_lprog *lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
+                               bool overlap, bool *any_out)
 {
     struct mpp_flat_program flat;
-    mpp_lower_flat(arena, graph, plan, &flat);
+    mpp_lower_flat(arena, graph, plan, overlap, &flat);
+    *any_out = false;
+    for (int i = 0; i < flat.n_flats; i++)
+        *any_out = *any_out || (flat.flats[i].instr.begins && flat.flats[i].instr.step->kind == MPP_STEP_REDUCE_SCATTER);
     struct mpp_lprog *prog = mpp_arena_array(arena, 1, struct mpp_lprog);
+    prog->overlap = overlap;
     mpp_roll(&flat, prog);
     mpp_memory_plan(graph, &plan->stages[0], plan->micro_batches, prog);
-    *out = prog;
+    return prog;
+}
+
+enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
+                          int64_t capacity_bytes, struct mpp_lprog **out)
+{
+    bool any, none;
+    *out = lower(arena, graph, plan, true, &any);
+    if (!any)
+        return MPP_OK;
+    struct mpp_lprog *late = lower(arena, graph, plan, false, &none);
+    int64_t most = late->arena_bytes + late->arena_bytes / OVERLAP_SHARE;
+    if ((*out)->arena_bytes > (most < capacity_bytes ? most : capacity_bytes))
+        *out = late;
     return MPP_OK;
 }

@@ -9,6 +9,7 @@ struct mpp_flat {
     struct mpp_instr instr;
     enum mpp_phase phase;
     int repeat, index;            /* layer; -1: outside */
+    int moved;                    /* runs right after flat moved - 1; 0: where it stands */
 };
 
 struct mpp_flat_program {
@@ -27,8 +28,9 @@ struct mpp_flat_program {
     int *gradient;                /* [n_tensors] PARAM: flat buffer of its final gradient; -1 */
 };
 
-/* lower.c: the flat program of PLAN's stage, in ARENA. */
-void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
+/* lower.c: the flat program of PLAN's stage, in ARENA. OVERLAP: sums whose result takes memory of its own begin in the
+ * backward pass, too. */
+void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan, bool overlap,
                     struct mpp_flat_program *out);
 
 /* roll.c: find the layers that are alike and write PROG's buffers, classes, bodies and sections. */

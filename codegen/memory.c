@@ -145,6 +145,10 @@ static void visit(struct memory *m, const struct mpp_instr *in, int layer, int t
         if (in->out[i].buffer < 0)
             continue;
         widen(span_of(m, in->out[i], layer), time, time);
+        if (in->begins) {         /* until the update waits for it */
+            widen(span_of(m, in->in[i], layer), time, m->begin[MPP_PHASE_UPDATE]);
+            widen(span_of(m, in->out[i], layer), time, m->begin[MPP_PHASE_UPDATE]);
+        }
         if (in->once)             /* kept for all micro-batches */
             widen(span_of(m, in->out[i], layer), m->begin[MPP_PHASE_FORWARD], m->end[MPP_PHASE_BACKWARD] - 1);
     }

@@ -1,7 +1,7 @@
 /* program.h - the local program of a stage: what every rank runs, on local arrays, with explicit collectives.
  *
  *     struct mpp_lprog *p;
- *     MPP_TRY(mpp_lower(arena, graph, plan, &p));   // lower.c, roll.c, memory.c
+ *     MPP_TRY(mpp_lower(arena, graph, plan, capacity_bytes, &p));   // lower.c, roll.c, memory.c
  *     MPP_TRY(mpp_emit(arena, diag, graph, cluster, plan, p, "plan/"));
  *
  * Repeated layers that are planned alike are rolled: their instructions stand once, in a loop over layers, and
@@ -73,6 +73,8 @@ struct mpp_instr {
     const struct mpp_reshard_step *step; /* STEP */
     const char *reason;           /* STEP: why */
     bool gradient;                /* UPDATE phase: part of reduce_gradients; these come first in their section */
+    bool begins;                  /* BACKWARD: a sum of gradients that only begins here, in the last micro-batch; the UPDATE
+                                   * section waits for it first */
     bool once;                    /* FORWARD: runs in the step's first micro-batch only (kept parameters) */
     int64_t stream_step;          /* COMPUTE in a loop: what the `stream` attribute grows by from layer to layer */
 };
@@ -110,6 +112,7 @@ struct mpp_lprog {
     struct mpp_body *bodies;
     struct mpp_section section[4]; /* by phase */
     int64_t workspace_bytes, workspace_offset, arena_bytes;
+    bool overlap;                 /* reduce-scatters of gradients begin in the backward pass, too */
     int loss, grad_norm;          /* buffers of the Output ops */
     int *param_buffer;            /* [graph->n_tensors]: PARAM and STATE: the resting buffer; -1 */
     int *param_layer;             /* its absolute layer, -1 */
@@ -117,9 +120,10 @@ struct mpp_lprog {
     struct mpp_memory memory;
 };
 
-/* Lower the stage of PLAN (derived) to the rolled local program with its memory planned; *OUT lives in ARENA. */
+/* Lower the stage of PLAN (derived) to the rolled local program with its memory planned; *OUT lives in ARENA. Sums of
+ * gradients begin in the backward pass where the arena stays within CAPACITY_BYTES and grows little. */
 enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
-                          struct mpp_lprog **out) MPP_CHECKED;
+                          int64_t capacity_bytes, struct mpp_lprog **out) MPP_CHECKED;
 
 /* The buffer that owns the memory REF means (through aliases and neighbours), with its layer; -1 where it is plain.
  * REF names a layer where its buffer is layered. In memory.c. */

@@ -72,6 +72,7 @@ struct mpp_rank {
     struct mpp_transport *transport;
     void *impl;                 /* the runtime's own */
     uint64_t ticks;             /* grows with every collective and contraction: the rank works */
+    int pending;                /* sums that go on beside the rank's work, and want a look now and then */
 };
 
 /* ---- threads of a rank -------------------------------------------------------------------------- */
@@ -201,6 +202,13 @@ void mpp_reduce_scatter(struct mpp_rank *r, unsigned mask, int64_t outer, int64_
                         const float *src, float *dst);
 void mpp_slice(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
                const void *src, void *dst);
+
+/* Sums that may go on while the rank works: x, src and dst are neither read nor written until mpp_wait, which ends all
+ * that were begun, in any groups; src is spent. OUTER is 1. Sums of groups within one host are all done in mpp_wait. */
+void mpp_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t count);
+void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+                              float *src, float *dst);
+void mpp_wait(struct mpp_rank *r);
 
 /* Gather dimension GATHER_DIM (to padded GATHER_EXTENT) while splitting SPLIT_DIM, over MASK.
  * SRC_DIMS [n_dims] are the padded local extents of src. */

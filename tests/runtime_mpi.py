@@ -62,6 +62,8 @@ def main():
         run = mpirun(n, collectives)
         expect(run.returncode == 0 and ", 0 failed" in run.stdout, f"collectives on {n}", run.stdout + run.stderr)
         whole = run.stdout
+        run = mpirun(n, "-x", "MPP_OVERLAP=1", collectives)  # as if every group spanned hosts
+        expect(run.returncode == 0 and run.stdout == whole, f"sums beside work on {n}", run.stdout + run.stderr)
         run = mpirun(n, collectives, "7")  # as if counts past 7 were too large for one call
         expect(run.returncode == 0 and run.stdout == whole, f"collectives in pieces on {n}", run.stdout + run.stderr)
 

@@ -193,7 +193,7 @@ static void simulate(const struct mpp_graph *g, const struct mpp_plan *plan, str
                      const struct mpp_lprog *prog, const char *what)
 {
     struct mpp_flat_program flat;
-    mpp_lower_flat(arena, g, plan, &flat);
+    mpp_lower_flat(arena, g, plan, prog->overlap, &flat);
     flat_machine.n = rolled_machine.n = 0;
     flat_machine.stale = rolled_machine.stale = false;
     int64_t bytes;
@@ -253,6 +253,8 @@ static int64_t most_alive(struct mpp_arena *arena, const struct mpp_flat_program
             int b = output ? in->out[k - in->n_in].buffer : in->in[k].buffer;
             if (b >= 0)
                 use_at(&alive[mpp_buffer_root(p->buffers, b)], i, i);
+            if (b >= 0 && in->begins) /* until the update waits */
+                use_at(&alive[mpp_buffer_root(p->buffers, b)], i, begin[MPP_PHASE_UPDATE]);
             if (b >= 0 && output && in->once)
                 use_at(&alive[mpp_buffer_root(p->buffers, b)], begin[MPP_PHASE_FORWARD], begin[MPP_PHASE_UPDATE] - 1);
         }
@@ -281,7 +283,7 @@ static void check_memory(struct mpp_arena *arena, const struct mpp_graph *g, con
 {
     const struct mpp_memory *m = &prog->memory;
     struct mpp_flat_program flat;
-    mpp_lower_flat(arena, g, plan, &flat);
+    mpp_lower_flat(arena, g, plan, prog->overlap, &flat);
     int64_t most = most_alive(arena, &flat);
     check(m->parameters + m->gradients + m->optimizer + m->activations + m->inputs + m->workspace + m->gaps
           == m->arena_bytes, what, "the account of memory does not sum to the arena");
@@ -318,7 +320,7 @@ static void run_example(const struct example *e)
               && mpp_cluster_load(arena, diag, e->cluster, e->devices, &cluster) == MPP_OK
               && (!*e->fix || mpp_pins_parse(arena, diag, e->fix, &plan_options.pins) == MPP_OK)
               && mpp_plan_search(arena, diag, g, cluster, &plan_options, &plan) == MPP_OK
-              && mpp_plan_derive(arena, diag, g, cluster, plan) == MPP_OK && mpp_lower(arena, g, plan, &prog) == MPP_OK;
+              && mpp_plan_derive(arena, diag, g, cluster, plan) == MPP_OK && mpp_lower(arena, g, plan, INT64_MAX, &prog) == MPP_OK;
     check(ok || e->may_fail, what, "planning failed");
     if (ok) {
         simulate(g, plan, arena, prog, what);

@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "job.h"
 #include "mpp_rt.h"
 #include "transport.h"
 
@@ -23,6 +24,54 @@ void mpp_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, 
 {
     if (mpp_mesh_group_size(r, mask) > 1 && count > 0)
         r->transport->ops->all_reduce(r, mask, x, count, op == MPP_REDUCE_MAX);
+}
+
+void mpp_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t count)
+{
+    const struct mpp_transport_ops *ops = r->transport->ops;
+    struct mpp_local *local = r->impl;
+    if (mpp_mesh_group_size(r, mask) == 1 || count <= 0)
+        return;
+    if (ops->all_reduce_begin != NULL && ops->all_reduce_begin(r, mask, x, count))
+        return;
+    if (local->n_deferred == MPP_MAX_DEFERRED)
+        ops->all_reduce(r, mask, x, count, false);
+    else
+        local->deferred[local->n_deferred++] = (struct mpp_deferred){.mask = mask, .x = x, .count = count};
+}
+
+void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, float *src,
+                              float *dst)
+{
+    const struct mpp_transport_ops *ops = r->transport->ops;
+    struct mpp_local *local = r->impl;
+    assert(outer == 1);
+    if (mpp_mesh_group_size(r, mask) == 1) {
+        copy(dst, src, extent * inner);
+        return;
+    }
+    struct mpp_cut cut = cut_of(r, mask, outer, extent, inner);
+    if (ops->reduce_scatter_begin != NULL && ops->reduce_scatter_begin(r, mask, &cut, src, dst))
+        return;
+    if (local->n_deferred == MPP_MAX_DEFERRED)
+        ops->reduce_scatter(r, mask, &cut, src, dst);
+    else
+        local->deferred[local->n_deferred++] = (struct mpp_deferred){.mask = mask, .cut = cut, .src = src, .dst = dst};
+}
+
+void mpp_wait(struct mpp_rank *r)
+{
+    struct mpp_local *local = r->impl;
+    if (r->pending > 0)
+        r->transport->ops->wait(r);
+    for (int i = 0; i < local->n_deferred; i++) {
+        const struct mpp_deferred *d = &local->deferred[i];
+        if (d->x != NULL)
+            r->transport->ops->all_reduce(r, d->mask, d->x, d->count, false);
+        else
+            r->transport->ops->reduce_scatter(r, d->mask, &d->cut, d->src, d->dst);
+    }
+    local->n_deferred = 0;
 }
 
 void mpp_all_gather(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src,

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "fail.h"
+#include "transport.h"
 
 struct mpp_checkpoint;
 struct mpp_data;
@@ -34,6 +35,18 @@ struct mpp_job {
     struct mpp_error prepare_error;
 };
 
+/* A sum that was begun and is yet to be done. */
+struct mpp_deferred {
+    unsigned mask;
+    float *x;       /* all-reduce; else NULL */
+    int64_t count;
+    struct mpp_cut cut;
+    const float *src;
+    float *dst;
+};
+
+enum { MPP_MAX_DEFERRED = 1024 };
+
 /* One per rank; mpp_rank.impl. */
 struct mpp_local {
     struct mpp_job *job;
@@ -44,6 +57,8 @@ struct mpp_local {
     unsigned saves_seen;           /* rank 0: saves asked for by SIGUSR1, of which it knows */
     int save_lock;                 /* rank 0: descriptor that keeps other trainers out of --save; 0: none */
     char *kept_state;              /* parameters and optimiser state while gradients are dumped */
+    struct mpp_deferred deferred[MPP_MAX_DEFERRED];
+    int n_deferred;
     char unfinished[4096];         /* rank 0: file or folder being written, removed where the job fails; or "" */
 };
 

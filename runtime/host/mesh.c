@@ -8,6 +8,8 @@
 void mpp_rank_moves(struct mpp_rank *r)
 {
     __atomic_store_n(&r->ticks, r->ticks + 1, __ATOMIC_RELAXED); /* the watch reads it from its own thread */
+    if (r->pending > 0)
+        r->transport->ops->look(r);
 }
 
 int mpp_mesh_ranks(const struct mpp_program *program)

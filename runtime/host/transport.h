@@ -42,6 +42,12 @@ struct mpp_transport_ops {
     void (*free)(struct mpp_transport *t);
     void (*barrier)(struct mpp_rank *r, unsigned mask);
     void (*all_reduce)(struct mpp_rank *r, unsigned mask, float *x, int64_t count, bool maximum);
+    /* Begin a sum that goes on while the rank works, ended by `wait`; false: the group gains nothing by it, and the
+     * caller sums later. r->pending counts what was begun; while it does, `look` is called now and then. NULL: never. */
+    bool (*all_reduce_begin)(struct mpp_rank *r, unsigned mask, float *x, int64_t count);
+    bool (*reduce_scatter_begin)(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, float *src, float *dst);
+    void (*look)(struct mpp_rank *r);
+    void (*wait)(struct mpp_rank *r);
     void (*all_gather)(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const void *src, void *dst);
     void (*reduce_scatter)(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const float *src,
                            float *dst);

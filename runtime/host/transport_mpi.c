@@ -5,6 +5,7 @@
 #ifdef MPP_WITH_MPI
 
 #include <mpi.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,20 @@
 
 #define MASKS (1 << MPP_MAX_AXES)
 #define CALL_ELEMENTS ((int64_t)1 << 28) /* MPI's counts are int */
+#define MAX_BEGUN 1024                   /* sums at a time that go on beside the rank's work, of each kind */
+#define SCATTER_TAG 16
 #define EXPLAIN_S 3                      /* for the watch to say why MPI fails */
+
+/* A reduce-scatter that goes on in rounds: in round i the i-th member after this one gets its part, and the part from
+ * the i-th before it is added to this rank's own. Only the memory of the operands is used. */
+struct scatter {
+    MPI_Comm comm;
+    unsigned mask;
+    struct mpp_cut cut;
+    float *src, *dst;
+    int round, tag; /* round: the group's size when done */
+    MPI_Request request[2];
+};
 
 struct mpi {
     struct mpp_transport base;
@@ -29,6 +43,10 @@ struct mpi {
     int *counts, *displacements; /* [n_ranks] */
     char (*hosts)[MPP_HOST_NAME]; /* [n_ranks] */
     struct mpp_watch *watch;
+    bool spans_hosts[MASKS];      /* this rank's group: sums go on beside its work */
+    int n_requests, n_scatters, next_tag;
+    MPI_Request requests[MAX_BEGUN]; /* of all-reduces */
+    struct scatter scatters[MAX_BEGUN];
 };
 
 static struct mpi *mpi_of(const struct mpp_rank *r)
@@ -210,6 +228,101 @@ static void mpi_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct m
     spread_rows(r, mask, cut, dst);
 }
 
+/* ---- sums beside the rank's work ---- */
+
+static void start_round(struct mpp_rank *r, struct scatter *s)
+{
+    int n = mpp_mesh_group_size(r, s->mask), self = mpp_mesh_group_index(r, s->mask);
+    int to = (self + s->round) % n, from = (self + n - s->round) % n;
+    int64_t count, own, place = packed_block(r, s->mask, &s->cut, to, &count);
+    (void)packed_block(r, s->mask, &s->cut, self, &own);
+    check(r, MPI_Irecv(s->dst, (int)own, MPI_FLOAT, from, s->tag, s->comm, &s->request[0]), "MPI_Irecv");
+    check(r, MPI_Isend(s->src + place, (int)count, MPI_FLOAT, to, s->tag, s->comm, &s->request[1]), "MPI_Isend");
+}
+
+/* Go on as far as messages have come. True: it is done. */
+static bool advance(struct mpp_rank *r, struct scatter *s)
+{
+    int n = mpp_mesh_group_size(r, s->mask), done = 1;
+    while (s->round < n) {
+        check(r, MPI_Testall(2, s->request, &done, MPI_STATUSES_IGNORE), "MPI_Testall");
+        if (!done)
+            return false;
+        int64_t count, place = packed_block(r, s->mask, &s->cut, mpp_mesh_group_index(r, s->mask), &count);
+        for (int64_t i = 0; i < count; i++)
+            s->src[place + i] += s->dst[i];
+        if (++s->round < n)
+            start_round(r, s);
+        else if (count > 0)
+            memcpy(s->dst, s->src + place, (size_t)count * sizeof *s->dst);
+    }
+    return true;
+}
+
+/* MPI moves its messages only while it is called. */
+static void mpi_look(struct mpp_rank *r)
+{
+    struct mpi *t = mpi_of(r);
+    int done = 1, n = 0;
+    if (t->n_requests > 0)
+        check(r, MPI_Testall(t->n_requests, t->requests, &done, MPI_STATUSES_IGNORE), "MPI_Testall");
+    if (done)
+        t->n_requests = 0;
+    for (int i = 0; i < t->n_scatters; i++)
+        if (!advance(r, &t->scatters[i]))
+            t->scatters[n++] = t->scatters[i];
+    t->n_scatters = n;
+    r->pending = t->n_requests + t->n_scatters;
+}
+
+static void mpi_wait(struct mpp_rank *r)
+{
+    struct mpi *t = mpi_of(r);
+    wait_begins(r);
+    while (t->n_scatters > 0) {
+        mpi_look(r);
+        sched_yield();
+    }
+    check(r, MPI_Waitall(t->n_requests, t->requests, MPI_STATUSES_IGNORE), "MPI_Waitall");
+    t->n_requests = 0;
+    r->pending = 0;
+    wait_ends(r);
+}
+
+static bool mpi_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t count)
+{
+    struct mpi *t = mpi_of(r);
+    if (!t->spans_hosts[mask])
+        return false;
+    for (int64_t i = 0; i < count; i += t->call_elements) {
+        if (t->n_requests == MAX_BEGUN)
+            mpi_wait(r);
+        check(r, MPI_Iallreduce(MPI_IN_PLACE, x + i, piece_of(t, count, i), MPI_FLOAT, MPI_SUM, t->comm[mask],
+                                &t->requests[t->n_requests]), "MPI_Iallreduce");
+        t->n_requests++;
+        r->pending++;
+    }
+    return true;
+}
+
+static bool mpi_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, float *src, float *dst)
+{
+    struct mpi *t = mpi_of(r);
+    if (!t->spans_hosts[mask] || cut->block * cut->inner > t->call_elements)
+        return false;
+    if (t->n_scatters == MAX_BEGUN)
+        mpi_wait(r);
+    struct scatter *s = &t->scatters[t->n_scatters++];
+    *s = (struct scatter){.comm = t->comm[mask], .mask = mask, .cut = *cut, .src = src, .dst = dst, .round = 1,
+                          .tag = SCATTER_TAG + t->next_tag};
+    t->next_tag = (t->next_tag + 1) % (4 * MAX_BEGUN); /* MPI has tags up to 32767 at least */
+    start_round(r, s);
+    r->pending++;
+    return true;
+}
+
+/* ---- exchanges and messages ---- */
+
 /* OUT_COUNT elements to member TO, IN_COUNT from member FROM. */
 static void swap(struct mpp_rank *r, unsigned mask, int to, const int32_t *out, int64_t out_count, int from, int32_t *in,
                  int64_t in_count)
@@ -316,6 +429,10 @@ static const struct mpp_transport_ops mpi_ops = {
     .free = mpi_free,
     .barrier = mpi_barrier,
     .all_reduce = mpi_all_reduce,
+    .all_reduce_begin = mpi_all_reduce_begin,
+    .reduce_scatter_begin = mpi_reduce_scatter_begin,
+    .look = mpi_look,
+    .wait = mpi_wait,
     .all_gather = mpi_all_gather,
     .reduce_scatter = mpi_reduce_scatter,
     .all_to_all = mpi_all_to_all,
@@ -340,6 +457,20 @@ static void begin_watch(struct mpi *t, int rank)
             MPI_Bcast(&offer[c], sizeof offer[c], MPI_BYTE, centre, MPI_COMM_WORLD);
     }
     mpp_watch_join(t->watch, offer);
+}
+
+/* Do sums of this rank's group of MASK go on beside its work? Where it spans hosts: in shared memory the same cores would
+ * do both. MPP_OVERLAP=0 and =1 say never and always. */
+static bool overlaps(const struct mpi *t, const struct mpp_program *program, int rank, unsigned mask)
+{
+    const char *forced = getenv("MPP_OVERLAP");
+    if (forced != NULL && (strcmp(forced, "0") == 0 || strcmp(forced, "1") == 0))
+        return forced[0] == '1';
+    int base = mpp_mesh_group_base(program, rank, mask);
+    for (int i = 0; i < t->n_ranks; i++)
+        if (mpp_mesh_group_base(program, i, mask) == base && strcmp(t->hosts[i], t->hosts[rank]) != 0)
+            return true;
+    return false;
 }
 
 static struct mpi *make_transport(int size, int n_axes, int64_t call_elements)
@@ -394,6 +525,7 @@ struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, c
                        &t->comm[mask]);
         if (settings->call_elements == 0) /* else the calls of MPI are what is tested */
             t->shared[mask] = mpp_mpi_shm_new(t->comm[mask]);
+        t->spans_hosts[mask] = overlaps(t, program, *rank_out, (unsigned)mask);
     }
     return &t->base;
 }
