@@ -72,7 +72,6 @@ class Lab:
         copy_tree(self.tree)
         # A mutation may leave a variable unused; that is not how it should be noticed.
         self.must(["meson", "setup", self.build, self.tree, "-Dwerror=false"])
-        self.must(self.ninja())
         text = subprocess.run(["meson", "introspect", self.build, "--tests"], check=True, capture_output=True, text=True).stdout
         self.unit = {t["name"]: t for t in json.loads(text)}
 
@@ -85,10 +84,10 @@ class Lab:
         return subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               errors="replace", stdin=subprocess.DEVNULL)
 
-    def ninja(self, suite=None):
-        """All, or what SUITE needs."""
-        name = (suite or "").partition(":")[0]
-        programs = self.unit[name]["cmd"] if name in self.unit else [str(self.build / "mpplan")] if suite else []
+    def ninja(self, suite):
+        """Builds what SUITE needs."""
+        name = suite.partition(":")[0]
+        programs = self.unit[name]["cmd"] if name in self.unit else [str(self.build / "mpplan")]
         paths = [os.path.normpath(self.tree / c) for c in programs]
         targets = [os.path.relpath(c, self.build) for c in paths if c.startswith(str(self.build) + "/")]
         return ["ninja", "-j2", "-C", self.build, *targets]
@@ -181,7 +180,7 @@ def main():
     wanted = [m for m in MUTATIONS if not args.names or any(n in m.name for n in args.names)]
     if args.list:
         for m in wanted:
-            say(f"{m.name}: {m.file}: {m.what} [{', '.join(m.suites)}]")
+            say(f"{m.name}: {m.file}: {stale(m) or m.what} [{', '.join(m.suites)}]")
         return 0
     passed, failed = check_table(0, 0) if not args.names else (0, 0)
     for m in list(wanted):
@@ -194,7 +193,7 @@ def main():
         lab = Lab(Path(folder))
         begun = time.monotonic()
         for suite in dict.fromkeys(s for m in wanted for s in m.suites):
-            if not lab.passes(suite):
+            if lab.first_failing([suite]):
                 say(f"FAILED: {suite} fails without a mutation")
                 failed += 1
                 wanted = [m for m in wanted if suite not in m.suites]

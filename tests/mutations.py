@@ -116,26 +116,20 @@ m("copy-each", "planner/solver.c",
   "consumers that want the same copy pay for one each", "solver")
 m("zero-level", "planner/pins_rules.c",
   "if (r->pins->zero < (sum ? 2 : 1))", "if (r->pins->zero < 1)",
-  "zero=1 scatters gradients as zero=2 does", "planner", "equivalence:zero 1")
+  "zero=1 scatters gradients as zero=2 does", "plans:memory")
 m("zero-rest", "planner/pins_rules.c",
   "if (r->pins->zero < 3)", "if (r->pins->zero < 2)",
   "zero=2 splits parameters as zero=3 does", "planner", "equivalence:zero 2")
 m("plan-kept", "planner/plan_json_read.c",
   "= kept && json_is_true(kept) && t->role == MPP_ROLE_PARAM;", "= false;",
   "a plan that is read forgets which parameters are kept whole", "plan", "plans:determinism")
-m("least-live", "planner/search.c",
-  "change[last + 1] -= bytes;", "change[last] -= bytes;",
-  "the least memory of any plan lets values die one group early", "planner", "planner_exhaustive")
 
 # ---- codegen ----
 
 m("first-axis", "codegen/emit_comm.c",
-  "mpp_emit_mask(e, in->step->mask), y, count);", "mpp_emit_mask(e, in->step->mask & -in->step->mask), y, count);",
+  "%lld, MPP_REDUCE_SUM);\", mpp_emit_mask(e, in->step->mask), y, count);",
+  "%lld, MPP_REDUCE_SUM);\", mpp_emit_mask(e, in->step->mask & -in->step->mask), y, count);",
   "an all-reduce over two axes runs over one of them", "equivalence:2x2", "emit")
-m("gemm-padded", "codegen/emit_einsum.c",
-  "return inner == 1 ? valid : mpp_arena_printf(arena, \"%s * %lld\", valid, (long long)inner);",
-  "return mpp_arena_printf(arena, \"%lld\", inner > 0 && valid ? (long long)stored(p, l) : 0);",
-  "products run over the padding of uneven blocks", "equivalence:uneven tp", "emit")
 m("merge-uneven", "codegen/emit_einsum.c",
   "for (int i = 1; i < l->n; i++)\n        if (mpp_emit_uneven(", "for (int i = 2; i < l->n; i++)\n        if (mpp_emit_uneven(",
   "two dimensions become one of a product although the inner is cut unevenly", "plans:uneven", "emit")
@@ -145,7 +139,7 @@ m("space-padded", "codegen/emit_ops.c",
   "row kernels run over the padding of uneven blocks", "equivalence:7 devices", "emit")
 m("position-offset", "codegen/emit_ops.c",
   "return rows->split[0] ? mpp_arena_printf", "return rows->split[0] > 1 ? mpp_arena_printf",
-  "positions split over the first axis all begin at 0", "equivalence:sequence", "emit")
+  "positions split over the first axis all begin at 0", "plans:uneven")
 m("loss-reduce", "codegen/emit_ops.c",
   "    if (!mask)\n        return;\n", "    if (mask)\n        return;\n",
   "the loss is not summed over the ranks that split the vocabulary", "equivalence:vocabulary", "emit")
@@ -163,28 +157,19 @@ m("workspace-clobber", "codegen/memory.c",
   "values may lie in the workspace of kernels that run while they live", "lower", "emit")
 m("once-life", "codegen/memory.c",
   "if (in->once)             /* kept", "if (in->once && layer < 0) /* kept",
-  "gathered weights of layers are not kept for all micro-batches", "lower", "emit")
-m("exchange-room", "codegen/memory.c",
-  "return 2 * src->bytes;", "return src->bytes;",
-  "an all-to-all over MPI has half the workspace that it uses", "emit", "lower")
+  "gathered weights of layers are not kept for all micro-batches", "plans:micro")
 m("tied-start", "codegen/lower.c",
   "l->producer[t] < l->producer[acc->in[earliest]]", "l->producer[t] > l->producer[acc->in[earliest]]",
-  "of two uses of a tied weight the second overwrites the gradient of the first", "lower", "equivalence:gpt2-tiny A, 1 device", "emit")
+  "of two uses of a tied weight the second overwrites the gradient of the first", "lower", "equivalence:gpt2-tiny A, 1 device")
 m("accum-form", "codegen/lower.c",
   "f->instr.in[0].buffer = find_buffer(l, t, acc->phase, wanted(l, a, i));", "f->instr.in[0].buffer = l->home[t];",
-  "a sum over micro-batches adds the gradient as it was made, not as it was converted", "lower", "equivalence:2x2", "emit")
-m("reduced-early", "codegen/lower.c",
-  "if (d != c && (other > pos || (other == pos && d > c)))", "if (d != c && other == pos && d > c)",
-  "a value is summed in place although a later copy starts from its terms", "lower", "equivalence:2x2", "emit")
+  "a sum over micro-batches adds the gradient as it was made, not as it was converted", "lower", "equivalence:2x2")
 m("first-layer", "codegen/emit_stage.c",
   "\"for (int i = %d; i >= 0; i--)\"", "\"for (int i = %d; i > 0; i--)\"",
-  "the backward loop leaves out the first layer", "emit")
+  "the backward loop leaves out the first layer", "equivalence:gpt2-tiny A, 1 device")
 m("layer-streams", "codegen/emit_ops.c",
   "mpp_attrs_int(&op->attrs, \"stream\", 0), in->stream_step));", "mpp_attrs_int(&op->attrs, \"stream\", 0), 0 * in->stream_step));",
-  "attention drops the same elements in every layer of a loop", "emit", "quickstart:dropout")
-m("roll-split", "codegen/roll.c",
-  "|| memcmp(a->split.axis, b->split.axis, sizeof a->split.axis))", ")",
-  "layers that are split differently become one loop", "lower", "emit")
+  "attention drops the same elements in every layer of a loop", "emit")
 
 # ---- runtime ----
 
@@ -262,9 +247,9 @@ m("resume-seed", "runtime/host/start.c",
   "a resumed run takes the default seed, not the checkpoint's", "quickstart:checkpoints")
 m("resume-sample", "runtime/host/start.c",
   "found->samples >= 0 ? found->samples : found->step * batch;", "found->step * job->program->batch;",
-  "a run resumed with another batch skips samples or sees them again", "resume", "quickstart:checkpoints")
+  "a run resumed with another batch skips samples or sees them again", "resume:differences")
 m("checkpoint-owner", "runtime/host/tensors.c",
-  "b.owner = false;", "b.owner = r->rank == 0;",
+  "(splits >> a & 1) && r->coord[a] != 0)", "(splits >> a & 1) && r->rank != 0)",
   "of tensors split over one of two axes only rank 0 saves its block", "runtime_trainer", "quickstart:checkpoints")
 m("init-lane", "runtime/host/init.c",
   "for (int64_t lane = element % 4;", "for (int64_t lane = 0;",

@@ -68,6 +68,10 @@ def test_memory_forces():
     free = h.plan(GPT, gpus=4, D=d, fix="dp=4,zero=0")
     m = free.memory
     h.check(not free.states_split(None) and not free.parameters_split(None), "zero=0: nothing is split", free.summary())
+    for zero, phase, per_step in ((0, "update", 1), (1, "update", 1), (2, "backward", 2), (3, "backward", 2)):
+        p = h.plan(GPT, gpus=4, D=d, fix=f"dp=4,zero={zero},micro_batches=2")
+        scattered = {(c["phase"], c["count"]) for c in p.collectives() if c["role"] == "gradient" and c["kind"] == "reduce-scatter"}
+        h.check(scattered == ({(phase, per_step)} if zero else set()), f"zero={zero}: when gradients are scattered", scattered)
     for what, room, shows in (
             ("no room for replicated states", m["arena_bytes"] - 0.3 * m["optimizer"], lambda p: p.states_split(None)),
             ("no room for replicated parameters", 0.9 * m["parameters"] + 0.25 * m["optimizer"],
