@@ -17,7 +17,8 @@
 static const double MULTIPLE[] = {0, 0.3, 0.7, 1, 1, 1.3, 2, 4};
 static const double WEIGHT[] = {0.25, 0.5, 1, 1};
 enum { N_WEIGHTS = sizeof WEIGHT / sizeof WEIGHT[0], BLOCKS_PER_PHASE = 16, LEAST_BLOCKS = 64, PATIENCE = 12 };
-enum { N_MULTIPLES = sizeof MULTIPLE / sizeof MULTIPLE[0], SMALLEST_BLOCK = 3, N_SIZES = 9, HUB_LINKS = 200, WATCH_BLOCKS = 16 };
+enum { N_MULTIPLES = sizeof MULTIPLE / sizeof MULTIPLE[0], SMALLEST_BLOCK = 3, N_SIZES = 9, HUB_LINKS = 200, WATCH_BLOCKS = 16,
+       WORK_PER_BLOCK = 100 };
 
 struct mpp_pw_descent {
     struct mpp_arena *arena;
@@ -33,7 +34,8 @@ struct mpp_pw_descent {
     double **priced;              /* [n][choices] price of bytes: dual prices, or penalties while over capacity */
     double *price, *sum;          /* [n_rows], [n_rows + 1] */
     /* the block */
-    int32_t n, *order, *parent, *link, *stamp, now; /* order[0] is the root; stamp[i] == now: in the block */
+    int32_t n, *order, *parent, *link;
+    int64_t *stamp, now;          /* stamp[i] == now: in the block, whose root is order[0] */
     int32_t *frontier, *frontier_link;
     double **value;               /* [n][choices] of the subtree */
     int32_t **best;               /* [n][choices of the parent] */
@@ -151,7 +153,7 @@ struct mpp_pw_descent *mpp_pw_descent_new(struct mpp_pw_relax *r, const int32_t 
     d->order = mpp_arena_array(arena, r->n, int32_t);
     d->parent = mpp_arena_array(arena, r->n, int32_t);
     d->link = mpp_arena_array(arena, r->n, int32_t);
-    d->stamp = mpp_arena_array(arena, r->n, int32_t);
+    d->stamp = mpp_arena_array(arena, r->n, int64_t);
     d->frontier = mpp_arena_array(arena, 2 * (int64_t)r->n_links, int32_t);
     d->frontier_link = mpp_arena_array(arena, 2 * (int64_t)r->n_links, int32_t);
     for (int32_t i = 0; i < r->n; i++)
@@ -220,6 +222,7 @@ static bool joins(struct mpp_pw_descent *d, int32_t y)
 static void grow_block(struct mpp_pw_descent *d, int32_t root, int32_t size)
 {
     d->now++;
+    d->r->work += WORK_PER_BLOCK;
     d->n = 1;
     d->order[0] = root;
     d->stamp[root] = d->now;
