@@ -164,7 +164,8 @@ def main():
                       {**env, **strict, "MPPLAN": str(asan / "mpplan")})
         tsan = gcc / "tsan"
         if wanted("tsan") and build(tally, tsan, ["-Db_sanitize=thread", "-Db_lundef=false", "-Dwerror=false"]):
-            unit_tests(tally, tsan, "tsan ", lambda n: "runtime_" in n and "mpi" not in n, {"TSAN_OPTIONS": "halt_on_error=1"})
+            unit_tests(tally, tsan, "tsan ", lambda n: "runtime_" in n and "mpi" not in n,
+                       {"TSAN_OPTIONS": "halt_on_error=1", "OPENBLAS_NUM_THREADS": "1"})  # OpenBLAS is not instrumented
         if wanted("mutations"):
             tally.run("mutations", [py, "tests/mutate.py"], 8 * TIMEOUT_S["e2e"])
         if wanted("fuzz"):
