@@ -51,19 +51,51 @@ static int32_t row_at(const struct mpp_pw_graph *g, int32_t time)
     return (int32_t)(at - g->row_time);
 }
 
+static int by_row(const void *a, const void *b)
+{
+    const struct mpp_pw_change *x = a, *y = b;
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+int32_t mpp_pw_graph_profile(struct mpp_pw_graph *g, struct mpp_pw_change *change, int32_t n_changes, int32_t n_choices,
+                             struct mpp_pw_segment **out)
+{
+    size_t bytes = (size_t)n_choices * sizeof(int64_t);
+    int32_t live = 0, n = 0;
+    qsort(change, (size_t)n_changes, sizeof *change, by_row);
+    int64_t *now = mpp_arena_alloc(g->arena, bytes);
+    *out = mpp_arena_array(g->arena, n_changes, struct mpp_pw_segment);
+    for (int32_t i = 0; i < n_changes;) {
+        int32_t row = change[i].row;
+        for (; i < n_changes && change[i].row == row; i++) {
+            live += change[i].sign;
+            for (int32_t k = 0; k < n_choices; k++)
+                now[k] += change[i].sign * change[i].bytes[change[i].choice != NULL ? change[i].choice[k] : k];
+        }
+        if (i < n_changes && live > 0)
+            (*out)[n++] = (struct mpp_pw_segment){row, change[i].row, mpp_arena_memdup(g->arena, now, bytes)};
+    }
+    return n;
+}
+
 static void build_node(struct mpp_pw_graph *g, const struct mpp_pairwise_node *from, int shift, struct mpp_pw_node *to)
 {
     to->n = from->n_choices;
     to->cost = mpp_arena_array(g->arena, to->n, int64_t);
     for (int32_t k = 0; k < to->n; k++)
         to->cost[k] = shifted(from->cost[k], shift);
-    to->segments = mpp_arena_array(g->arena, from->n_usages, struct mpp_pw_segment);
+    struct mpp_arena *scratch = mpp_arena_scratch(g->arena);
+    struct mpp_pw_change *change = mpp_arena_array(scratch, 2 * (int64_t)from->n_usages, struct mpp_pw_change);
+    int32_t n = 0;
     for (int32_t u = 0; u < from->n_usages; u++) {
         const struct mpp_pairwise_usage *x = &from->usages[u];
-        if (x->begin < x->end)
-            to->segments[to->n_segments++] = (struct mpp_pw_segment){
-                row_at(g, x->begin), row_at(g, x->end), mpp_arena_memdup(g->arena, x->bytes, (size_t)to->n * sizeof *x->bytes)};
+        if (x->begin >= x->end)
+            continue;
+        change[n++] = (struct mpp_pw_change){row_at(g, x->begin), 1, x->bytes, NULL};
+        change[n++] = (struct mpp_pw_change){row_at(g, x->end), -1, x->bytes, NULL};
     }
+    to->n_segments = mpp_pw_graph_profile(g, change, n, to->n, &to->segments);
+    mpp_arena_free(scratch);
 }
 
 static void build_edge(struct mpp_pw_graph *g, const struct mpp_pairwise_edge *from, int shift)

@@ -28,6 +28,13 @@ struct mpp_pw_segment {
     int64_t *bytes;
 };
 
+/* Where a usage begins (sign 1) or ends (-1); choice k takes bytes[choice[k]], or bytes[k] where CHOICE is NULL. */
+struct mpp_pw_change {
+    int32_t row, sign;
+    const int64_t *bytes;
+    const int32_t *choice;
+};
+
 struct mpp_pw_node {
     bool gone;                    /* settled, merged or eliminated */
     int32_t n;                    /* choices */
@@ -103,6 +110,10 @@ static inline int32_t mpp_pw_other(const struct mpp_pw_edge *e, int32_t node)
 struct mpp_pw_graph *mpp_pw_graph_new(const struct mpp_pairwise_problem *problem, int cost_shift, unsigned rules,
                                       struct mpp_arena *arena);
 void mpp_pw_graph_free(struct mpp_pw_graph *g);
+
+/* Disjoint ascending segments of N_CHOICES that the changes (which are sorted) add up to; returns how many. */
+int32_t mpp_pw_graph_profile(struct mpp_pw_graph *g, struct mpp_pw_change *change, int32_t n_changes, int32_t n_choices,
+                             struct mpp_pw_segment **out);
 
 /* A copy that goes its own way; G's history must outlive it. */
 struct mpp_pw_graph *mpp_pw_graph_clone(const struct mpp_pw_graph *g, struct mpp_arena *arena);

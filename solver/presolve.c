@@ -11,7 +11,6 @@
  *                  for each choice of the neighbour, with two the best for each pair of theirs, which is an edge.
  *     dominate     Choice k goes if q costs no more whatever the neighbours do (cost and, per edge, the most it could lose)
  *                  and takes no more bytes in any segment: q in k's place is as cheap, and fits. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "solver/pairwise_internal.h"
@@ -184,50 +183,25 @@ static int32_t followed(struct merger *m, int32_t root)
     return n;
 }
 
-struct event {
-    int32_t time, sign;
-    const int64_t *bytes;
-    const int32_t *choice;
-};
-
-static int by_time(const void *a, const void *b)
-{
-    const struct event *x = a, *y = b;
-    return (x->time > y->time) - (x->time < y->time);
-}
-
 /* The members' segments as one profile of the root's N choices. */
 static void merge_segments(struct merger *m, int32_t root, int32_t n)
 {
     struct mpp_pw_graph *g = m->g;
-    int32_t n_events = 0, live = 0, n_out = 0;
+    int32_t n_changes = 0;
     for (int32_t i = 0; i < m->n_members; i++)
-        n_events += 2 * g->nodes[m->member[i]].n_segments;
-    struct event *event = mpp_arena_array(m->scratch, n_events, struct event);
-    n_events = 0;
+        n_changes += 2 * g->nodes[m->member[i]].n_segments;
+    struct mpp_pw_change *change = mpp_arena_array(m->scratch, n_changes, struct mpp_pw_change);
+    n_changes = 0;
     for (int32_t i = 0; i < m->n_members; i++) {
-        struct mpp_pw_node *v = &g->nodes[m->member[i]];
+        const struct mpp_pw_node *v = &g->nodes[m->member[i]];
         for (int32_t s = 0; s < v->n_segments; s++) {
-            event[n_events++] = (struct event){v->segments[s].lo, 1, v->segments[s].bytes, m->choice[m->member[i]]};
-            event[n_events++] = (struct event){v->segments[s].hi, -1, v->segments[s].bytes, m->choice[m->member[i]]};
+            const struct mpp_pw_segment *x = &v->segments[s];
+            change[n_changes++] = (struct mpp_pw_change){x->lo, 1, x->bytes, m->choice[m->member[i]]};
+            change[n_changes++] = (struct mpp_pw_change){x->hi, -1, x->bytes, m->choice[m->member[i]]};
         }
     }
-    qsort(event, (size_t)n_events, sizeof *event, by_time);
-    struct mpp_pw_segment *out = mpp_arena_array(g->arena, n_events, struct mpp_pw_segment);
-    int64_t *now = mpp_arena_array(m->scratch, n, int64_t);
-    for (int32_t i = 0; i < n_events;) {
-        int32_t time = event[i].time;
-        for (; i < n_events && event[i].time == time; i++) {
-            live += event[i].sign;
-            for (int32_t k = 0; k < n; k++)
-                now[k] += event[i].sign * event[i].bytes[event[i].choice[k]];
-        }
-        if (i < n_events && live > 0)
-            out[n_out++] = (struct mpp_pw_segment){time, event[i].time,
-                                                   mpp_arena_memdup(g->arena, now, (size_t)n * sizeof *now)};
-    }
-    g->nodes[root].segments = out;
-    g->nodes[root].n_segments = n_out;
+    struct mpp_pw_node *v = &g->nodes[root];
+    v->n_segments = mpp_pw_graph_profile(g, change, n_changes, n, &v->segments);
 }
 
 /* Costs, memory and history of the component; edges come later, all together. */
@@ -321,6 +295,11 @@ static bool merge(struct mpp_pw_graph *g, int32_t *kept)
 static void settle(struct mpp_pw_graph *g, int32_t node, int32_t choice)
 {
     struct mpp_pw_node *v = &g->nodes[node];
+    if (v->cost[choice] >= MPP_PW_BIG) {
+        g->infeasible = true;
+        g->conflict_node = node;
+        return;
+    }
     g->constant += v->cost[choice];
     for (int32_t i = 0; i < v->n_edges; i++) {
         struct mpp_pw_edge *e = &g->edges[v->edges[i]];
@@ -419,9 +398,9 @@ static bool eliminate(struct mpp_pw_graph *g, int32_t node)
 static bool eliminate_all(struct mpp_pw_graph *g)
 {
     bool any = false, again = true;
-    while (again) {
+    while (again && !g->infeasible) {
         again = false;
-        for (int32_t i = 0; i < g->n_nodes; i++)
+        for (int32_t i = 0; i < g->n_nodes && !g->infeasible; i++)
             if (!g->nodes[i].gone && eliminate(g, i))
                 again = any = true;
     }
