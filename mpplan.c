@@ -26,8 +26,9 @@
 #include "ir/pass.h"
 #include "ir/schema.h"
 #include "planner/plan.h"
+#include "solver/iopddl.h"
 
-enum { MAX_DEFINES = 256, MAX_REPLANS = 12 };
+enum { MAX_DEFINES = 256, MAX_REPLANS = 12, MAX_SECONDS = 1000000000 };
 
 static const char usage[] =
     "usage: mpplan MODEL.xml [--gpus N] [--cluster NAME|FILE.xml] [-o DIR]\n"
@@ -51,12 +52,15 @@ static const char usage[] =
     "  --dump-ilp DIR         write the integer programs as CPLEX LP files\n"
     "  --dump-after PASS      print the graph after build, autodiff, optimizer or fuse, and stop\n"
     "  --print-schema         print the RELAX NG schema of model files, and stop\n"
+    "  --solve-iopddl FILE    solve a problem of the intra-operator parallelism contest (docs/solver.md) instead;\n"
+    "  --time-limit S         for at most S seconds\n"
     "  --stats FILE           write timings and sizes of the planner as JSON (- for stderr)\n"
     "  --help, --version\n";
 
 struct options {
-    const char *model, *cluster, *out, *from_plan, *dump_ilp, *dump_after, *stats;
+    const char *model, *cluster, *out, *from_plan, *dump_ilp, *dump_after, *stats, *iopddl;
     int64_t gpus;
+    double time_limit_s;
     struct mpp_model_options model_options;
     const char *defines[MAX_DEFINES];
     struct mpp_pins pins;
@@ -75,7 +79,7 @@ static void say(const char *words)
 static void on_signal(int sig)
 {
     if (sig == SIGINT && may_settle && !interrupted) {
-        say("\nmpplan: taking the best plan found so far; Ctrl-C again to stop\n");
+        say("\nmpplan: taking the best found so far; Ctrl-C again to stop\n");
         interrupted = 1;
         return;
     }
@@ -124,7 +128,7 @@ static double now_s(void)
 
 /* ---- options ---- */
 
-enum option_kind { FLAG, TEXT, COUNT, PINS, DEFINE };
+enum option_kind { FLAG, TEXT, COUNT, SECONDS, PINS, DEFINE };
 
 static const struct option {
     const char *name;
@@ -142,6 +146,8 @@ static const struct option {
     {"--dump-ilp", TEXT, offsetof(struct options, dump_ilp)},
     {"--dump-after", TEXT, offsetof(struct options, dump_after)},
     {"--stats", TEXT, offsetof(struct options, stats)},
+    {"--solve-iopddl", TEXT, offsetof(struct options, iopddl)},
+    {"--time-limit", SECONDS, offsetof(struct options, time_limit_s)},
     {"--print-schema", FLAG, offsetof(struct options, schema)},
     {"--help", FLAG, offsetof(struct options, help)},
     {"-h", FLAG, offsetof(struct options, help)},
@@ -169,6 +175,11 @@ static void take_option(struct mpp_arena *arena, struct mpp_diag *diag, struct o
         *(int64_t *)field = strtoll(value, &end, 10);
         if (errno || *value < '0' || *value > '9' || *end || *(int64_t *)field < 1)
             mpp_diag_error(diag, nowhere, "%s \"%s\": give a whole number of at least 1", option->name, value);
+        break;
+    case SECONDS:
+        *(double *)field = strtod(value, &end);
+        if (end == value || *end || !(*(double *)field > 0 && *(double *)field <= MAX_SECONDS))
+            mpp_diag_error(diag, nowhere, "%s \"%s\": give seconds, more than 0", option->name, value);
         break;
     case PINS:
         (void)!mpp_pins_parse(arena, diag, value, &o->pins);
@@ -229,7 +240,11 @@ static enum mpp_status parse_options(struct mpp_arena *arena, struct mpp_diag *d
     if (o->from_plan && (o->pinned || o->dump_ilp))
         mpp_diag_error(diag, nowhere, "--from-plan and %s exclude each other: a plan that is read is not searched for",
                        o->pinned ? "--fix" : "--dump-ilp");
-    if (!o->model && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
+    if (o->iopddl && o->model)
+        mpp_diag_error(diag, nowhere, "--solve-iopddl takes no model: %s", o->model);
+    if (!o->iopddl && o->time_limit_s > 0)
+        mpp_diag_error(diag, nowhere, "--time-limit goes with --solve-iopddl");
+    if (!o->model && !o->iopddl && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
         mpp_diag_error(diag, nowhere, "no model file; try: mpplan models/gpt.xml --preset tiny --gpus 4 -o plan/");
     return mpp_diag_errors(diag) ? MPP_INVALID : MPP_OK;
 }
@@ -412,6 +427,18 @@ static enum mpp_status run(struct job *job)
     return o->stats ? write_stats(arena, diag, o->stats, &stats, g, plan) : MPP_OK;
 }
 
+static enum mpp_status solve_iopddl(struct job *job)
+{
+    struct mpp_pairwise_settings set = mpp_pairwise_defaults();
+    set.time_limit_s = job->options.time_limit_s;
+    set.interrupt = &interrupted;
+    job->phase = "solving";
+    may_settle = true;
+    enum mpp_status st = mpp_iopddl_solve(job->options.iopddl, &set, job->arena, job->diag, stdout, stderr);
+    may_settle = false;
+    return st;
+}
+
 static int work(struct job *job, int argc, char **argv)
 {
     job->arena = mpp_arena_guarded(&job->guard);
@@ -425,7 +452,7 @@ static int work(struct job *job, int argc, char **argv)
     else if (st == MPP_OK && o->schema)
         print_schema(job->arena);
     else if (st == MPP_OK)
-        st = run(job);
+        st = o->iopddl ? solve_iopddl(job) : run(job);
     if ((fflush(stdout) != 0 || ferror(stdout)) && st == MPP_OK)
         st = cannot_write(job->diag, "standard output");
     return st == MPP_OK ? 0 : st == MPP_IO ? 1 : st == MPP_LIMIT && interrupted ? 128 + SIGINT : 2;

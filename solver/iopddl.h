@@ -21,6 +21,11 @@ enum mpp_status mpp_iopddl_read(const char *path, struct mpp_arena *arena, struc
 enum mpp_status mpp_iopddl_parse(const char *text, size_t size, const char *name, struct mpp_arena *arena,
                                  struct mpp_diag *diag, struct mpp_pairwise_problem **out) MPP_CHECKED;
 
+/* Read PATH, solve it, print the contest's line to OUT; how it goes, sizes and the result to PROGRESS (NULL: silent).
+ * MPP_INFEASIBLE: there is no answer, or none was found in time; what stands in the way has been reported. */
+enum mpp_status mpp_iopddl_solve(const char *path, const struct mpp_pairwise_settings *settings, struct mpp_arena *arena,
+                                 struct mpp_diag *diag, FILE *out, FILE *progress) MPP_CHECKED;
+
 /* The contest's output: one line `[i, j, ...]`. */
 void mpp_iopddl_write_choice(FILE *out, const int32_t *choice, int32_t n_nodes);
 
