@@ -86,7 +86,7 @@ def main():
 
         for n, options, word, code in ((3, base, "MPI started 3", 2), (4, ["--data", "npy:/nowhere"], "/nowhere", 2),
                                        (4, ["--dat", "x"], "--data", 2), (4, [*base, "--init", "/nowhere"], "/nowhere", 2),
-                                       (4, [*base, "--save", "/proc/nowhere"], "/proc", 1),
+                                       (4, [*base, "--save", "/proc/nowhere"], "/proc", 2),
                                        (4, [*base, "--metrics", "/dev/full"], "/dev/full", 1)):
             run = mpirun(n, trainer, *options)
             said = errors(run.stderr)
