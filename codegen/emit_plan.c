@@ -156,7 +156,7 @@ static void set_layers(struct mpp_emit *e, struct mpp_text *out, int c)
 {
     const struct mpp_layer_class *cls = &e->prog->classes[c];
     const char *field = e->class_field[c];
-    mpp_text_add(out, "    for (int i = 0; i < %d; i++) {\n        struct %s_tensors *t = &p->%s[i];\n", cls->count, field, field);
+    mpp_text_add(out, "    for (int64_t i = 0; i < %d; i++) {\n        struct %s_tensors *t = &p->%s[i];\n", cls->count, field, field);
     for (int b = 0; b < e->prog->n_buffers; b++)
         if (e->prog->buffers[b].cls == c && e->used[b] && !is_carried(e, b))
             mpp_text_add(out, "        t->%s = %s;\n", e->prog->buffers[b].name, root_place(e, b));
@@ -194,7 +194,7 @@ static void set_carried(struct mpp_emit *e, struct mpp_text *out, int c, int ste
         mpp_text_add(&lines, "        t->%s = at(r, %s ? %lld : %s);\n", buf->name, test, end, at);
     }
     if (lines.n)
-        mpp_text_add(out, "    for (int i = 0; i < %d; i++) { /* from the layer %s */\n        struct %s_tensors *t = &p->%s[i];\n%s"
+        mpp_text_add(out, "    for (int64_t i = 0; i < %d; i++) { /* from the layer %s */\n        struct %s_tensors *t = &p->%s[i];\n%s"
                           "    }\n", cls->count, step < 0 ? "before" : "after", field, field, lines.data);
 }
 
