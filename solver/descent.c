@@ -33,11 +33,16 @@ struct mpp_pw_descent {
     int64_t excess;               /* bytes over capacity, summed over rows */
     double **priced;              /* [n][choices] price of bytes: dual prices, or penalties while over capacity */
     double *price, *sum;          /* [n_rows], [n_rows + 1] */
-    /* the block */
+    double **beside;              /* [n][choices] what all links cost at the far ends' present choices, forbidden pairs apart */
+    int32_t **barred;             /* [n][choices] how many of those are forbidden */
+    /* the block: a tree; no link joins two members but a parent and its child */
     int32_t n, *order, *parent, *link;
     int64_t *stamp, now;          /* stamp[i] == now: in the block, whose root is order[0] */
-    int32_t *frontier, *frontier_link;
-    double **value;               /* [n][choices] of the subtree */
+    int64_t *touched;             /* touched[i] == now: inside[i] members are linked to I */
+    int32_t *inside, *frontier, *frontier_link;
+    double **alone;               /* [n][choices] own cost and links out of the block */
+    int32_t **shut;               /* [n][choices] forbidden pairs among the latter */
+    double **value;               /* [n][choices] of the subtree, bytes at their price */
     int32_t **best;               /* [n][choices of the parent] */
 };
 
@@ -112,6 +117,35 @@ static bool fits_now(const struct mpp_pw_descent *d)
     return d->excess == 0 && d->cost < HUGE_VAL;
 }
 
+/* Row of LINK's table for vertex I where the far end takes L. */
+static const double *row_of(const struct mpp_pw_link *x, int32_t i, int32_t l)
+{
+    return x->a == i ? x->flipped + (int64_t)l * x->n_a : x->cost + (int64_t)l * x->n_b;
+}
+
+/* Add a row of a table (SIGN 1) to sums and counts of forbidden entries, or take it away (-1). */
+static void add_row(double *sum, int32_t *forbidden, const double *row, int32_t n, int sign)
+{
+    for (int32_t k = 0; k < n; k++) {
+        bool allowed = row[k] < HUGE_VAL;
+        sum[k] += allowed ? sign * row[k] : 0;
+        forbidden[k] += allowed ? 0 : sign;
+    }
+}
+
+static void look_beside(struct mpp_pw_descent *d)
+{
+    for (int32_t i = 0; i < d->r->n; i++) {
+        memset(d->beside[i], 0, (size_t)d->r->vertex[i].n * sizeof *d->beside[i]);
+        memset(d->barred[i], 0, (size_t)d->r->vertex[i].n * sizeof *d->barred[i]);
+    }
+    for (int32_t j = 0; j < d->r->n_links; j++) {
+        const struct mpp_pw_link *x = &d->r->link[j];
+        add_row(d->beside[x->a], d->barred[x->a], row_of(x, x->a, d->choice[x->b]), x->n_a, 1);
+        add_row(d->beside[x->b], d->barred[x->b], row_of(x, x->b, d->choice[x->a]), x->n_b, 1);
+    }
+}
+
 /* The present choice becomes the one to go back to, if it is the best. */
 static bool keep_best(struct mpp_pw_descent *d)
 {
@@ -132,6 +166,7 @@ static void set_choice(struct mpp_pw_descent *d, const int32_t *choice)
         d->usage[t] = d->r->usage[t];
         d->excess += over(d->usage[t], d->r->g->capacity[t]);
     }
+    look_beside(d);
 }
 
 struct mpp_pw_descent *mpp_pw_descent_new(struct mpp_pw_relax *r, const int32_t *choice, struct mpp_pw_random *random)
@@ -154,13 +189,23 @@ struct mpp_pw_descent *mpp_pw_descent_new(struct mpp_pw_relax *r, const int32_t 
     d->parent = mpp_arena_array(arena, r->n, int32_t);
     d->link = mpp_arena_array(arena, r->n, int32_t);
     d->stamp = mpp_arena_array(arena, r->n, int64_t);
-    d->frontier = mpp_arena_array(arena, 2 * (int64_t)r->n_links, int32_t);
-    d->frontier_link = mpp_arena_array(arena, 2 * (int64_t)r->n_links, int32_t);
+    d->touched = mpp_arena_array(arena, r->n, int64_t);
+    d->inside = mpp_arena_array(arena, r->n, int32_t);
+    d->frontier = mpp_arena_array(arena, r->n, int32_t);
+    d->frontier_link = mpp_arena_array(arena, r->n, int32_t);
+    d->beside = mpp_arena_array(arena, r->n, double *);
+    d->barred = mpp_arena_array(arena, r->n, int32_t *);
+    d->alone = mpp_arena_array(arena, r->n, double *);
+    d->shut = mpp_arena_array(arena, r->n, int32_t *);
     for (int32_t i = 0; i < r->n; i++)
         most = r->vertex[i].n > most ? r->vertex[i].n : most;
     for (int32_t i = 0; i < r->n; i++) {
         d->priced[i] = mpp_arena_array(arena, r->vertex[i].n, double);
         d->value[i] = mpp_arena_array(arena, r->vertex[i].n, double);
+        d->beside[i] = mpp_arena_array(arena, r->vertex[i].n, double);
+        d->barred[i] = mpp_arena_array(arena, r->vertex[i].n, int32_t);
+        d->alone[i] = mpp_arena_array(arena, r->vertex[i].n, double);
+        d->shut[i] = mpp_arena_array(arena, r->vertex[i].n, int32_t);
         d->best[i] = mpp_arena_array(arena, most, int32_t);
     }
     d->kept_cost = HUGE_VAL;
@@ -182,27 +227,27 @@ static int32_t far_end(const struct mpp_pw_link *x, int32_t i)
     return x->a == i ? x->b : x->a;
 }
 
-/* Row of LINK's table for vertex I where the far end takes L. */
-static const double *row_of(const struct mpp_pw_link *x, int32_t i, int32_t l)
-{
-    return x->a == i ? x->flipped + (int64_t)l * x->n_a : x->cost + (int64_t)l * x->n_b;
-}
-
 static bool in_block(const struct mpp_pw_descent *d, int32_t i)
 {
     return d->stamp[i] == d->now;
 }
 
+/* I is a member now: its neighbours count one more link into the block; those with one may join. */
 static int32_t extend_frontier(struct mpp_pw_descent *d, int32_t i, int32_t n)
 {
     const struct mpp_pw_vertex *v = &d->r->vertex[i];
     for (int32_t j = 0; j < v->n_before + v->n_after; j++) {
         int32_t x = link_at(v, j), y = far_end(&d->r->link[x], i);
-        if (in_block(d, y) || n >= 2 * d->r->n_links)
+        if (d->touched[y] != d->now) {
+            d->touched[y] = d->now;
+            d->inside[y] = 0;
+        }
+        if (++d->inside[y] > 1 || in_block(d, y))
             continue;
         d->frontier[n] = y;
         d->frontier_link[n++] = x;
     }
+    d->r->work += v->n_before + v->n_after;
     return n;
 }
 
@@ -210,13 +255,8 @@ static int32_t extend_frontier(struct mpp_pw_descent *d, int32_t i, int32_t n)
 static bool joins(struct mpp_pw_descent *d, int32_t y)
 {
     const struct mpp_pw_vertex *v = &d->r->vertex[y];
-    int32_t degree = v->n_before + v->n_after, inside = 0;
-    if (in_block(d, y) || (degree > HUB_LINKS && mpp_pw_draw_below(d->random, 4) != 0))
-        return false;
-    for (int32_t j = 0; j < degree && inside < 2; j++)
-        inside += in_block(d, far_end(&d->r->link[link_at(v, j)], y));
-    d->r->work += degree;
-    return inside == 1;
+    bool hub = v->n_before + v->n_after > HUB_LINKS;
+    return !in_block(d, y) && d->inside[y] == 1 && (!hub || mpp_pw_draw_below(d->random, 4) == 0);
 }
 
 static void grow_block(struct mpp_pw_descent *d, int32_t root, int32_t size)
@@ -241,30 +281,38 @@ static void grow_block(struct mpp_pw_descent *d, int32_t root, int32_t size)
     }
 }
 
-/* Cost of each choice of I beside what lies outside the block. */
-static void value_alone(struct mpp_pw_descent *d, int32_t i, double multiple)
+/* What each member's choices cost without the block's own links: those of the tree, and no others. */
+static void value_alone(struct mpp_pw_descent *d)
 {
-    const struct mpp_pw_vertex *v = &d->r->vertex[i];
-    double *value = d->value[i];
-    for (int32_t k = 0; k < v->n; k++)
-        value[k] = v->cost[k] + multiple * d->priced[i][k];
-    for (int32_t j = 0; j < v->n_before + v->n_after; j++) {
-        const struct mpp_pw_link *x = &d->r->link[link_at(v, j)];
-        int32_t y = far_end(x, i);
-        if (in_block(d, y))
-            continue;
-        const double *row = row_of(x, i, d->choice[y]);
-        for (int32_t k = 0; k < v->n; k++)
-            value[k] += row[k];
+    for (int32_t at = 0; at < d->n; at++) {
+        int32_t i = d->order[at], n = d->r->vertex[i].n;
+        for (int32_t k = 0; k < n; k++)
+            d->alone[i][k] = d->r->vertex[i].cost[k] + d->beside[i][k];
+        memcpy(d->shut[i], d->barred[i], (size_t)n * sizeof *d->shut[i]);
     }
-    d->r->work += (int64_t)v->n * (v->n_before + v->n_after);
+    for (int32_t at = 1; at < d->n; at++) {
+        int32_t i = d->order[at], p = d->parent[i];
+        const struct mpp_pw_link *x = &d->r->link[d->link[i]];
+        add_row(d->alone[i], d->shut[i], row_of(x, i, d->choice[p]), d->r->vertex[i].n, -1);
+        add_row(d->alone[p], d->shut[p], row_of(x, p, d->choice[i]), d->r->vertex[p].n, -1);
+    }
+    for (int32_t at = 0; at < d->n; at++) {
+        int32_t i = d->order[at];
+        for (int32_t k = 0; k < d->r->vertex[i].n; k++)
+            d->alone[i][k] = d->shut[i][k] > 0 ? HUGE_VAL : d->alone[i][k];
+        d->r->work += 4 * (int64_t)d->r->vertex[i].n;
+    }
 }
 
 /* The block's cheapest choices into next. True if they differ from the present ones. */
 static bool settle_block(struct mpp_pw_descent *d, double multiple)
 {
-    for (int32_t at = 0; at < d->n; at++)
-        value_alone(d, d->order[at], multiple);
+    value_alone(d);
+    for (int32_t at = 0; at < d->n; at++) {
+        int32_t i = d->order[at];
+        for (int32_t k = 0; k < d->r->vertex[i].n; k++)
+            d->value[i][k] = d->alone[i][k] + multiple * d->priced[i][k];
+    }
     for (int32_t at = d->n - 1; at > 0; at--) {
         int32_t i = d->order[at], p = d->parent[i], n = d->r->vertex[i].n, n_parent = d->r->vertex[p].n;
         const struct mpp_pw_link *x = &d->r->link[d->link[i]];
@@ -302,17 +350,16 @@ static double cost_more(const struct mpp_pw_descent *d, double *out_priced)
     double sum = 0, priced = 0;
     for (int32_t at = 0; at < d->n; at++) {
         int32_t i = d->order[at], k = d->next[i], was = d->choice[i];
-        const struct mpp_pw_vertex *v = &d->r->vertex[i];
-        sum += v->cost[k] - v->cost[was];
-        priced += d->priced[i][k] - d->priced[i][was];
-        for (int32_t j = 0; j < v->n_before + v->n_after; j++) {
-            const struct mpp_pw_link *x = &d->r->link[link_at(v, j)];
-            int32_t y = far_end(x, i);
-            bool both = in_block(d, y);
-            if ((both && y < i) || (k == was && (!both || d->next[y] == d->choice[y])))
-                continue;
-            sum += row_of(x, i, both ? d->next[y] : d->choice[y])[k] - row_of(x, i, d->choice[y])[was];
+        if (k != was) {
+            sum += d->alone[i][k] - d->alone[i][was];
+            priced += d->priced[i][k] - d->priced[i][was];
         }
+        if (at == 0)
+            continue;
+        const struct mpp_pw_link *x = &d->r->link[d->link[i]];
+        int32_t p = d->parent[i];
+        if (k != was || d->next[p] != d->choice[p])
+            sum += row_of(x, i, d->next[p])[k] - row_of(x, i, d->choice[p])[was];
     }
     *out_priced = priced;
     return sum;
@@ -339,6 +386,19 @@ static void bytes_more(struct mpp_pw_descent *d, int32_t *lo, int32_t *hi)
     }
 }
 
+/* Vertex I changes from WAS to K: its neighbours look at another row. */
+static void tell_neighbours(struct mpp_pw_descent *d, int32_t i, int32_t was, int32_t k)
+{
+    const struct mpp_pw_vertex *v = &d->r->vertex[i];
+    for (int32_t j = 0; j < v->n_before + v->n_after; j++) {
+        const struct mpp_pw_link *x = &d->r->link[link_at(v, j)];
+        int32_t y = far_end(x, i), n = d->r->vertex[y].n;
+        add_row(d->beside[y], d->barred[y], row_of(x, y, was), n, -1);
+        add_row(d->beside[y], d->barred[y], row_of(x, y, k), n, 1);
+        d->r->work += 2 * n;
+    }
+}
+
 static void make_move(struct mpp_pw_descent *d, int32_t lo, int32_t hi, double more)
 {
     int64_t sum = 0;
@@ -348,8 +408,12 @@ static void make_move(struct mpp_pw_descent *d, int32_t lo, int32_t hi, double m
         d->usage[t] += sum;
         d->excess += over(d->usage[t], d->r->g->capacity[t]);
     }
-    for (int32_t at = 0; at < d->n; at++)
-        d->choice[d->order[at]] = d->next[d->order[at]];
+    for (int32_t at = 0; at < d->n; at++) {
+        int32_t i = d->order[at];
+        if (d->next[i] != d->choice[i])
+            tell_neighbours(d, i, d->choice[i], d->next[i]);
+        d->choice[i] = d->next[i];
+    }
     d->cost += more;
 }
 
