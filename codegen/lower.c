@@ -315,9 +315,9 @@ static int emit_copy(struct lower *l, int c, int pos, int src, int target, bool 
         f->instr.step = step;
         f->instr.reason = copy->reason;
         f->instr.gradient = gradient;
-        bool whole_rows = step->kind == MPP_STEP_REDUCE_SCATTER && l->overlap && leads(&l->p->buffers[at], step->dim)
-                          && !read_later(l, c, pos);
-        int after = gradient && (in_place || whole_rows) && at == src ? begins_after(l, src, op) : -1;
+        bool whole_rows = step->kind == MPP_STEP_REDUCE_SCATTER && l->overlap && leads(&l->p->buffers[at], step->dim);
+        bool alone = !read_later(l, c, -1); /* a sum that begins early spends its operand before any other could read it */
+        int after = gradient && (in_place || whole_rows) && alone && at == src ? begins_after(l, src, op) : -1;
         if (after >= 0) {
             f->phase = MPP_PHASE_BACKWARD;
             f->moved = after + 1;
