@@ -99,6 +99,37 @@ static void check_all_reduce(struct mpp_rank *r, unsigned mask, int64_t count, s
     }
 }
 
+/* More sums than may be begun at a time, or deferred. */
+static void check_many(struct mpp_rank *r, struct tally *t)
+{
+    enum { MANY = 1500, N = 5 };
+    static const int64_t extent = 3;
+    unsigned all = (1u << r->n_axes) - 1;
+    int group[64], n = members(r, all, group);
+    float *x = malloc(MANY * N * sizeof *x), *src = malloc(MANY * N * sizeof *src), *dst = calloc(MANY * N, sizeof *dst);
+    for (int i = 0; i < MANY; i++) {
+        for (int k = 0; k < N; k++)
+            x[i * N + k] = src[i * N + k] = value(r->rank, i + k);
+        mpp_all_reduce_begin(r, all, x + i * N, N);
+        mpp_reduce_scatter_begin(r, all, 1, extent, 1, src + i * N, dst + i * N);
+    }
+    mpp_wait(r);
+    int64_t begin, end;
+    (void)cut(r, all, r->rank, extent, &begin, &end);
+    bool ok = true;
+    for (int i = 0; i < MANY; i++)
+        for (int k = 0; k < N; k++) {
+            float want = 0;
+            for (int m = 0; m < n; m++)
+                want += value(group[m], i + k);
+            ok = ok && x[i * N + k] == want && (k < begin || k >= end || dst[i * N + k - begin] == want);
+        }
+    expect(t, ok, "many sums begun", r, all);
+    free(x);
+    free(src);
+    free(dst);
+}
+
 /* Sums in several groups that were all begun before the first is waited for; work in between moves them on. */
 static void check_begin(struct mpp_rank *r, struct tally *t)
 {
@@ -266,6 +297,7 @@ static void check_rank(struct mpp_rank *r, struct tally *t)
     static const int64_t extents[] = {1, 2, 5, 7, 8, 16, 33};
     static const int64_t dims[4] = {3, 10, 2, 9};
     check_begin(r, t);
+    check_many(r, t);
     for (unsigned mask = 0; mask < 1u << r->n_axes; mask++) {
         static const int64_t counts[] = {1, 3, 17, 1000, 70001};
         for (int i = 0; i < 5; i++)

@@ -94,8 +94,8 @@ static void run_attention(struct mpp_rank *r, const struct data *d, float *out)
 
 static void run_einsum(struct mpp_rank *r, const struct data *d, float *out)
 {
-    /* a small product per sample and head; then loops without any product */
-    int64_t q[4] = {5, 60, 6, 10}, s[4] = {5, 6, 60, 60}, valid[5] = {5, 60, 5, 10, 59}, list[2] = {ROWS, COLS};
+    /* a small product per sample and head, enough of them to be shared; then loops without any product */
+    int64_t q[4] = {5, 70, 6, 13}, s[4] = {5, 6, 70, 70}, valid[5] = {5, 70, 5, 13, 69}, list[2] = {ROWS, COLS};
     mpp_einsum(r, "bqnd,bknd->bnqk", d->x, q, d->y, q, 0, out, s, valid);
     mpp_einsum(r, "ij,ij->ij", d->x, list, d->y, list, 0, out + 2 * N, list, list);
 }

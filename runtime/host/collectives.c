@@ -26,15 +26,19 @@ void mpp_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, 
         r->transport->ops->all_reduce(r, mask, x, count, op == MPP_REDUCE_MAX);
 }
 
+/* Which sums go on beside the work differs between the ranks of a group, where their other groups lie on different hosts.
+ * So whether there is room to defer one is told by all that were begun: every rank counts the same. */
+
 void mpp_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t count)
 {
     const struct mpp_transport_ops *ops = r->transport->ops;
     struct mpp_local *local = r->impl;
+    local->n_begun++;
     if (mpp_mesh_group_size(r, mask) == 1 || count <= 0)
         return;
     if (ops->all_reduce_begin != NULL && ops->all_reduce_begin(r, mask, x, count))
         return;
-    if (local->n_deferred == MPP_MAX_DEFERRED)
+    if (local->n_begun > MPP_MAX_DEFERRED)
         ops->all_reduce(r, mask, x, count, false);
     else
         local->deferred[local->n_deferred++] = (struct mpp_deferred){.mask = mask, .x = x, .count = count};
@@ -46,6 +50,7 @@ void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, 
     const struct mpp_transport_ops *ops = r->transport->ops;
     struct mpp_local *local = r->impl;
     assert(outer == 1);
+    local->n_begun++;
     if (mpp_mesh_group_size(r, mask) == 1) {
         copy(dst, src, extent * inner);
         return;
@@ -53,7 +58,7 @@ void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, 
     struct mpp_cut cut = cut_of(r, mask, outer, extent, inner);
     if (ops->reduce_scatter_begin != NULL && ops->reduce_scatter_begin(r, mask, &cut, src, dst))
         return;
-    if (local->n_deferred == MPP_MAX_DEFERRED)
+    if (local->n_begun > MPP_MAX_DEFERRED)
         ops->reduce_scatter(r, mask, &cut, src, dst);
     else
         local->deferred[local->n_deferred++] = (struct mpp_deferred){.mask = mask, .cut = cut, .src = src, .dst = dst};
@@ -71,7 +76,7 @@ void mpp_wait(struct mpp_rank *r)
         else
             r->transport->ops->reduce_scatter(r, d->mask, &d->cut, d->src, d->dst);
     }
-    local->n_deferred = 0;
+    local->n_deferred = local->n_begun = 0;
 }
 
 void mpp_all_gather(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src,

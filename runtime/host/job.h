@@ -3,6 +3,7 @@
 #define MPP_JOB_H
 
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -59,7 +60,9 @@ struct mpp_local {
     char *kept_state;              /* parameters and optimiser state while gradients are dumped */
     struct mpp_deferred deferred[MPP_MAX_DEFERRED];
     int n_deferred;
-    char unfinished[4096];         /* rank 0: file or folder being written, removed where the job fails; or "" */
+    int n_begun;                   /* sums that were begun since the last wait, deferred or not */
+    char unfinished[4096];         /* rank 0: file or folder being written, removed where the job fails */
+    atomic_bool is_unfinished;     /* there is one; whoever clears this may remove it, the watch's thread too */
 };
 
 #endif

@@ -359,11 +359,11 @@ static void contract(struct mpp_rank *r, const struct contraction *e, const stru
         sgemm_part(r, e, x, outer, inner, 0, calls, o);
         return;
     }
-    struct mpp_rank alone = {.n_threads = 1};
     int64_t parts = mpp_max_i64(1, mpp_min_i64(calls, r->n_threads));
     int64_t work = x != NULL ? SHARED_GEMM : (int64_t)fmin((double)calls * each, SHARED_GEMM);
     MPP_PARALLEL(r, work)
     for (int64_t part = 0; part < parts; part++) {
+        struct mpp_rank alone = {.n_threads = 1}; /* each its own: products count as work of their rank */
         int64_t from = calls * part / parts, to = calls * (part + 1) / parts;
         if (x != NULL)
             sgemm_part(&alone, e, x, outer, inner, from, to, o);

@@ -13,6 +13,7 @@
 
 #include "kernels_internal.h"
 #include "mpp_rt.h"
+#include "sums.h"
 #include "transport.h"
 #include "transport_mpi_shm.h"
 #include "watch.h"
@@ -44,7 +45,8 @@ struct mpi {
     char (*hosts)[MPP_HOST_NAME]; /* [n_ranks] */
     struct mpp_watch *watch;
     bool spans_hosts[MASKS];      /* this rank's group: sums go on beside its work */
-    int n_requests, n_scatters, next_tag;
+    int n_requests, n_scatters;
+    int next_tag[MASKS];          /* of scatters: members of a group count alike, other ranks need not */
     MPI_Request requests[MAX_BEGUN]; /* of all-reduces */
     struct scatter scatters[MAX_BEGUN];
 };
@@ -249,8 +251,7 @@ static bool advance(struct mpp_rank *r, struct scatter *s)
         if (!done)
             return false;
         int64_t count, place = packed_block(r, s->mask, &s->cut, mpp_mesh_group_index(r, s->mask), &count);
-        for (int64_t i = 0; i < count; i++)
-            s->src[place + i] += s->dst[i];
+        mpp_add_to(s->src + place, s->dst, count);
         if (++s->round < n)
             start_round(r, s);
         else if (count > 0)
@@ -314,8 +315,8 @@ static bool mpi_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, const st
         mpi_wait(r);
     struct scatter *s = &t->scatters[t->n_scatters++];
     *s = (struct scatter){.comm = t->comm[mask], .mask = mask, .cut = *cut, .src = src, .dst = dst, .round = 1,
-                          .tag = SCATTER_TAG + t->next_tag};
-    t->next_tag = (t->next_tag + 1) % (4 * MAX_BEGUN); /* MPI has tags up to 32767 at least */
+                          .tag = SCATTER_TAG + t->next_tag[mask]};
+    t->next_tag[mask] = (t->next_tag[mask] + 1) % (4 * MAX_BEGUN); /* MPI has tags up to 32767 at least */
     start_round(r, s);
     r->pending++;
     return true;
