@@ -3,7 +3,7 @@
  *     make -C PLAN                                     # any plan: its build/runtime/ holds the objects
  *     mpicc -std=c17 -D_GNU_SOURCE -O3 -march=native -DMPP_WITH_MPI -Iruntime -Iruntime/host \
  *         tests/bench/bench_collectives.c PLAN/build/runtime/host/[!m]*.o PLAN/build/runtime/host/m[!a]*.o \
- *         PLAN/build/runtime/host/mapped.o -lopenblas -ljansson -lpthread -lm -o bench_collectives
+ *         PLAN/build/runtime/host/mapped.o -lopenblas -lpthread -lm -o bench_collectives
  *     ./bench_collectives 2                            # two ranks, threads
  *     mpirun -n 2 ./bench_collectives                  # the same, processes
  *

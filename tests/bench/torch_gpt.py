@@ -98,15 +98,14 @@ def load(model, path):
 
 
 def make_optimizer(model, c):
-    """AdamW with decay on matrices only; fused where this PyTorch has it on the CPU."""
+    """AdamW with decay on matrices only; fused where this PyTorch has it on the CPU, else as PyTorch does it by default."""
     groups = [{"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": c["weight_decay"]},
               {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
     settings = dict(lr=c["lr"], betas=(c["beta1"], c["beta2"]), eps=c["epsilon"])
-    for kind in ("fused", "foreach"):
-        try:
-            return kind, torch.optim.AdamW(groups, **settings, **{kind: True})
-        except (TypeError, RuntimeError, ValueError):
-            pass
+    try:
+        return "fused", torch.optim.AdamW(groups, **settings, fused=True)
+    except (TypeError, RuntimeError, ValueError):
+        pass
     return "plain", torch.optim.AdamW(groups, **settings)
 
 
