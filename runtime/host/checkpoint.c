@@ -12,6 +12,7 @@
 #include "checkpoint.h"
 #include "init.h"
 #include "job.h"
+#include "kernels_internal.h"
 #include "safetensors.h"
 #include "state.h"
 #include "tensors.h"
@@ -87,6 +88,7 @@ static int write_blocks(struct mpp_rank *r, const struct mpp_named *named, const
             const char *bytes = r->arena + named[i].offset + 4 * run.local;
             *sum_out += mpp_state_sum(named[i].name, run.global, bytes, run.count);
             rc = write_all(fd, bytes, 4 * run.count, entries[i].file_offset + 4 * run.global);
+            mpp_rank_moves(r);
         }
     }
     if (rc == 0)
@@ -97,12 +99,15 @@ static int write_blocks(struct mpp_rank *r, const struct mpp_named *named, const
     return code;
 }
 
-/* What to remove if the job fails from here on; "": nothing. Rank 0's only. */
+/* What to remove if the job fails from here on; "": nothing. Rank 0's only. The watch's thread sees a whole path or none. */
 static void set_unfinished(struct mpp_rank *r, const char *path)
 {
     struct mpp_local *local = r->impl;
-    if (r->rank == 0)
-        (void)snprintf(local->unfinished, sizeof local->unfinished, "%s", path);
+    if (r->rank != 0)
+        return;
+    atomic_store(&local->is_unfinished, false);
+    (void)snprintf(local->unfinished, sizeof local->unfinished, "%s", path);
+    atomic_store(&local->is_unfinished, path[0] != '\0');
 }
 
 /* The sum over all ranks, on rank 0. */
@@ -295,9 +300,8 @@ void mpp_checkpoint_discard(struct mpp_rank *r)
 {
     struct mpp_local *local = r->impl;
     struct mpp_error error;
-    if (local->unfinished[0] != '\0' && unlink(local->unfinished) != 0)
+    if (atomic_exchange(&local->is_unfinished, false) && unlink(local->unfinished) != 0)
         (void)!remove_folder(local->unfinished, &error);
-    local->unfinished[0] = '\0';
 }
 
 /* Of the steps up to LAST the newest KEEP stay; later ones are another run's. */
@@ -317,6 +321,8 @@ static int remove_old(const char *dir, int64_t last, int64_t keep, struct mpp_er
         if (code == MPP_EXIT_OK && rename(path, old) != 0)
             code = system_error(error, path);
         if (code == MPP_EXIT_OK)
+            code = flush_path(dir, error);
+        if (code == MPP_EXIT_OK)
             code = remove_folder(old, error);
         if (code != MPP_EXIT_OK)
             return code;
@@ -325,17 +331,19 @@ static int remove_old(const char *dir, int64_t last, int64_t keep, struct mpp_er
 
 /* ---- save and load ----------------------------------------------------------------------------------------- */
 
-/* TEMPORARY becomes FINAL; a folder of that name before is replaced at once where the system can. */
-static int give_name(const char *temporary, const char *final, const char *old, struct mpp_error *error)
+/* TEMPORARY becomes FINAL, in DIR; a folder of that name before is replaced at once where the system can, and goes when
+ * the new one is sure to stay. */
+static int give_name(const char *dir, const char *temporary, const char *final, const char *old, struct mpp_error *error)
 {
-    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0)
-        return remove_folder(temporary, error);
-    int code = remove_folder(old, error);
-    if (code == MPP_EXIT_OK && rename(final, old) != 0 && errno != ENOENT)
+    bool exchanged = renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0;
+    int code = exchanged ? MPP_EXIT_OK : remove_folder(old, error);
+    if (!exchanged && code == MPP_EXIT_OK && rename(final, old) != 0 && errno != ENOENT)
         code = system_error(error, final);
-    if (code == MPP_EXIT_OK && rename(temporary, final) != 0)
+    if (!exchanged && code == MPP_EXIT_OK && rename(temporary, final) != 0)
         code = system_error(error, final);
-    return code == MPP_EXIT_OK ? remove_folder(old, error) : code;
+    if (code == MPP_EXIT_OK)
+        code = flush_path(dir, error);
+    return code == MPP_EXIT_OK ? remove_folder(exchanged ? temporary : old, error) : code;
 }
 
 /* Rank 0: give the complete folder its name. */
@@ -368,9 +376,7 @@ static int publish(struct mpp_rank *r, const char *dir, const char *temporary, c
     if (code == MPP_EXIT_OK)
         code = flush_path(temporary, error);
     if (code == MPP_EXIT_OK)
-        code = give_name(temporary, final, old, error);
-    if (code == MPP_EXIT_OK)
-        code = flush_path(dir, error);
+        code = give_name(dir, temporary, final, old, error);
     if (code == MPP_EXIT_OK && r->program->save_keep > 0)
         code = remove_old(dir, r->step, r->program->save_keep, error);
     return code;

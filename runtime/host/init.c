@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "init.h"
+#include "kernels_internal.h"
 #include "random.h"
 #include "safetensors.h"
 #include "tensors.h"
@@ -155,6 +156,7 @@ static int load_all(struct mpp_rank *r, const struct mpp_named *named, int n, co
         if (code != MPP_EXIT_OK)
             return code;
         w->used = true;
+        mpp_rank_moves(r);
         code = load_block(r, &named[i], w, finite, error);
         if (code != MPP_EXIT_OK)
             return code;

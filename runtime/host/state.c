@@ -1,7 +1,6 @@
 /* state.c - state.json, and finding a checkpoint. */
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -304,12 +303,12 @@ static int open_step(struct mpp_checkpoint *out, struct mpp_error *error)
     struct stat st;
     (void)snprintf(path, sizeof path, "%.4060s/state.json", out->path);
     if (stat(path, &st) != 0)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: %s", path, strerror(errno));
+        return mpp_error_system(error, path, errno);
     int code = read_state(path, out, error);
     for (int i = 0; code == MPP_EXIT_OK && i < MPP_STATE_FILES; i++) {
         (void)snprintf(path, sizeof path, "%.4060s/%s", out->path, mpp_state_file_names[i]);
         if (stat(path, &st) != 0)
-            code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: %s", path, strerror(errno));
+            code = mpp_error_system(error, path, errno);
         else if (out->file[i].bytes >= 0 && st.st_size != out->file[i].bytes)
             code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: damaged: it holds %lld bytes, but %lld were saved", path,
                                  (long long)st.st_size, (long long)out->file[i].bytes);
@@ -335,7 +334,7 @@ int mpp_checkpoint_find(const char *dir, struct mpp_checkpoint *found_out, bool 
     if (stat(dir, &st) == 0 && !S_ISDIR(st.st_mode))
         return mpp_error_set(error, MPP_EXIT_INPUT, "%s: not a folder", dir);
     if (access(dir, R_OK | X_OK) != 0 && errno != ENOENT)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: %s", dir, strerror(errno));
+        return mpp_error_system(error, dir, errno);
     struct mpp_error first = {0};
     for (int64_t step = INT64_MAX;;) {
         struct mpp_error why;
