@@ -232,8 +232,9 @@ static bool make_temporary(struct mpp_outdir *o, bool exists)
         }
         o->lock = open(o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (o->lock >= 0) {
-            flock(o->lock, LOCK_EX | LOCK_NB); /* where there are no locks, nothing is ever taken for left behind */
-            if (still_there(o->lock, o->tmp))
+            /* Where there are no locks, nothing is ever taken for left behind; where another has it, it will be removed. */
+            bool taken = flock(o->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+            if (!taken && still_there(o->lock, o->tmp))
                 return true;
             close(o->lock);
         } else if (errno != ENOENT) {
