@@ -81,7 +81,7 @@ struct mpp_rank {
  * WORK, about the elements it touches, is worth waking them. _NEST: so many loops, one right inside the other, as
  * one. _SIMD: an innermost loop, which is vectorised as well. Who computes what changes no result. */
 #ifndef MPP_PARALLEL_WORK
-#define MPP_PARALLEL_WORK 32768 /* tests lower it */
+#define MPP_PARALLEL_WORK 32768 /* -D: another */
 #endif
 #define MPP_SCRATCH_BYTES 528384 /* what mpp_attention_workspace can come to */
 

@@ -16,7 +16,7 @@
  *     FAIL_ALLOC_MAIN   1: only calls after main began
  *     FAIL_ALLOC_SKIP   "libopenblas,libgomp,getline": calls whose caller lies in an object, or is an exported function,
  *                       with such a name are not counted
- *     FAIL_ALLOC_ONLY   "trainer,libjansson,opendir": only calls from such objects or functions are
+ *     FAIL_ALLOC_ONLY   "trainer,libc.so,opendir": only calls from such objects or functions are
  *     FAIL_ALLOC_TRACE  file to which each failing call appends a line: number, function, bytes, caller */
 #include <dlfcn.h>
 #include <errno.h>

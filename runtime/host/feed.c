@@ -147,8 +147,3 @@ void mpp_feed_release(struct mpp_feed *feed)
     pthread_cond_broadcast(&feed->change);
     pthread_mutex_unlock(&feed->lock);
 }
-
-int64_t mpp_feed_bytes(const struct mpp_feed *feed)
-{
-    return 2 * feed->micro_bytes * feed->r->program->micro_batches;
-}

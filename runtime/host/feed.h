@@ -25,7 +25,4 @@ int mpp_feed_wait(struct mpp_feed *feed, int64_t step, struct mpp_error *error) 
 void mpp_feed_place(const struct mpp_feed *feed, struct mpp_rank *r, int micro_batch);
 void mpp_feed_release(struct mpp_feed *feed);
 
-/* Host bytes the read-ahead takes. */
-int64_t mpp_feed_bytes(const struct mpp_feed *feed);
-
 #endif

@@ -1,5 +1,4 @@
 /* npy.c - reading .npy files. */
-#include <stdio.h>
 #include <string.h>
 
 #include "npy.h"

@@ -10,6 +10,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "progress.h"
 #include "signals.h"
 
 static const int numbers[] = {SIGTERM, SIGINT, SIGUSR2, SIGUSR1};
@@ -64,13 +65,6 @@ static void end_by(const struct mpp_signals *s, int number, const char *why)
     raise(number);
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void *wait_for_signals(void *arg)
 {
     struct mpp_signals *s = arg;
@@ -84,9 +78,9 @@ static void *wait_for_signals(void *arg)
         } else if (atomic_load(&s->wanted) == 0) {
             if (!s->can_save || !atomic_load(&s->begun))
                 end_by(s, number, s->can_save ? " before the first step" : "; nothing is saved without --save");
-            first_s = now_s();
+            first_s = mpp_clock_s();
             atomic_store(&s->wanted, number);
-        } else if (now_s() - first_s >= 1) {
+        } else if (mpp_clock_s() - first_s >= 1) {
             end_by(s, number, " again; nothing more is saved");
         }
     }

@@ -1,5 +1,4 @@
 /* start.c - finding the checkpoint to go on from, and the data. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "pause.h"
+
 enum { SPIN_NS = 30000, SPINS_PER_LOOK = 64 };
 
 typedef void region_fn(void *data);
@@ -39,15 +41,6 @@ static _Thread_local int own_share, own_shares = 1;
 int mpp_team_share(void)
 {
     return own_share;
-}
-
-static void pause_briefly(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
 }
 
 static int64_t now_ns(void)
@@ -113,7 +106,7 @@ static bool spin(struct mpp_team *t, bool owner, unsigned after)
         for (int i = 0; i < SPINS_PER_LOOK; i++) {
             if (owner ? has_finished(t) : has_begun(t, after))
                 return true;
-            pause_briefly();
+            mpp_pause();
         }
     while (now_ns() < until);
     return false;

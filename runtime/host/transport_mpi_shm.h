@@ -5,9 +5,8 @@
  *         mpp_mpi_shm_all_reduce(s, x, count, false);
  *     mpp_mpi_shm_free(s);                                        // collective, before MPI_Finalize
  *
- * MPI's own all-reduce of a large array moves it through memory several times: 134 MB by two processes take 400 ms,
- * where threads take 59. Here chunks go through buffers that stay in the caches. Sums are taken in rank order, so they
- * have the bits that threads get. */
+ * MPI's own all-reduce of a large array moves it through memory several times (figures: docs/performance.md). Here chunks
+ * go through buffers that stay in the caches. Sums are taken in rank order, so they have the bits that threads get. */
 #ifndef MPP_TRANSPORT_MPI_SHM_H
 #define MPP_TRANSPORT_MPI_SHM_H
 
