@@ -161,6 +161,9 @@ m("once-life", "codegen/memory.c",
 m("tied-start", "codegen/lower.c",
   "l->producer[t] < l->producer[acc->in[earliest]]", "l->producer[t] > l->producer[acc->in[earliest]]",
   "of two uses of a tied weight the second overwrites the gradient of the first", "lower", "equivalence:gpt2-tiny A, 1 device")
+m("reduced-early", "codegen/lower.c",
+  "bool alone = !read_later(l, c, -1);", "bool alone = true;",
+  "a gradient that is wanted in two forms is summed for one before the other reads it", "lower")
 m("accum-form", "codegen/lower.c",
   "f->instr.in[0].buffer = find_buffer(l, t, acc->phase, wanted(l, a, i));", "f->instr.in[0].buffer = l->home[t];",
   "a sum over micro-batches adds the gradient as it was made, not as it was converted", "lower", "equivalence:2x2")
