@@ -131,7 +131,11 @@ bool mpp_link_accept(int listener, double silence_s, struct mpp_line *line_out)
 bool mpp_link_send(struct mpp_line *line, const struct mpp_packet *packet)
 {
     ssize_t n = send(line->fd, packet, sizeof *packet, MSG_NOSIGNAL | MSG_DONTWAIT);
-    return n == (ssize_t)sizeof *packet || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
+    if (n >= 0 && n < (ssize_t)sizeof *packet) { /* what comes next would be read as its end */
+        errno = EPIPE;
+        return false;
+    }
+    return n >= 0 || errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
 int mpp_link_receive(struct mpp_line *line, struct mpp_packet *packet_out)

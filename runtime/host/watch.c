@@ -90,6 +90,7 @@ __attribute__((format(printf, 1, 2))) static void speak(const char *fmt, ...)
     va_start(args, fmt);
     int n = vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    n = n < (int)sizeof text ? n : (int)sizeof text - 1;
     (void)!write(STDERR_FILENO, text, (size_t)n); /* not stdio: the rank's thread may hold its lock */
 }
 
