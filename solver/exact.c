@@ -22,6 +22,7 @@ struct exact {
     struct mpp_arena *scratch;
     glp_prob *lp;
     double scale;
+    int64_t limit;                /* what costs as much by itself is in nothing of use; it would spoil GLPK's numbers */
     int32_t *first_col;           /* [n_nodes] of x[i,0], 1-based */
     bool *has_row;                /* [n_rows] is in the program */
     int32_t *glpk_row;            /* [n_rows] where */
@@ -58,7 +59,10 @@ static void add_choices(struct exact *x, int32_t n_x)
         for (int32_t k = 0; k < v->n; k++) {
             int col = x->first_col[i] + k;
             glp_set_col_kind(x->lp, col, GLP_BV);
-            glp_set_obj_coef(x->lp, col, (double)v->cost[k] * x->scale);
+            if (v->cost[k] < x->limit)
+                glp_set_obj_coef(x->lp, col, (double)v->cost[k] * x->scale);
+            else
+                glp_set_col_bnds(x->lp, col, GLP_FX, 0, 0);
             x->index[k + 1] = col;
             x->value[k + 1] = 1;
         }
@@ -93,7 +97,7 @@ static void add_pairs(struct exact *x, const struct mpp_pw_edge *e)
     struct mpp_arena *scratch = mpp_arena_scratch(x->scratch);
     int32_t *col = mpp_arena_array(scratch, (int64_t)na * nb, int32_t);
     for (int32_t at = 0; at < na * nb; at++) {
-        if (e->cost[at] >= MPP_PW_BIG)
+        if (e->cost[at] >= x->limit)
             continue;
         col[at] = glp_add_cols(x->lp, 1);
         glp_set_col_bnds(x->lp, col[at], GLP_LO, 0, 0);
@@ -110,6 +114,7 @@ static void load(struct exact *x)
     int64_t n_x = count_cols(x), most = size.pairs + n_x + 1;
     x->index = mpp_arena_array(x->scratch, most, int);
     x->value = mpp_arena_array(x->scratch, most, double);
+    x->limit = x->x->upper < MPP_PW_BIG ? x->x->upper : MPP_PW_BIG;
     x->scale = 1e6 / (double)(x->x->upper > 1 ? x->x->upper : 1);
     x->lp = glp_create_prob();
     glp_set_obj_dir(x->lp, GLP_MIN);

@@ -6,9 +6,9 @@
 
 /* ---- building ----------------------------------------------------------------------------------- */
 
-static int64_t shifted(int64_t cost, int shift)
+static int64_t shifted(int64_t cost, const struct mpp_pw_costs *c)
 {
-    return cost >= MPP_PAIRWISE_FORBIDDEN ? MPP_PW_INF : cost >> shift;
+    return cost >= c->forbidden ? MPP_PW_INF : cost >> c->shift;
 }
 
 static int by_value(const void *a, const void *b)
@@ -78,12 +78,12 @@ int32_t mpp_pw_graph_profile(struct mpp_pw_graph *g, struct mpp_pw_change *chang
     return n;
 }
 
-static void build_node(struct mpp_pw_graph *g, const struct mpp_pairwise_node *from, int shift, struct mpp_pw_node *to)
+static void build_node(struct mpp_pw_graph *g, const struct mpp_pairwise_node *from, const struct mpp_pw_costs *costs, struct mpp_pw_node *to)
 {
     to->n = from->n_choices;
     to->cost = mpp_arena_array(g->arena, to->n, int64_t);
     for (int32_t k = 0; k < to->n; k++)
-        to->cost[k] = shifted(from->cost[k], shift);
+        to->cost[k] = shifted(from->cost[k], costs);
     struct mpp_arena *scratch = mpp_arena_scratch(g->arena);
     struct mpp_pw_change *change = mpp_arena_array(scratch, 2 * (int64_t)from->n_usages, struct mpp_pw_change);
     int32_t n = 0;
@@ -98,23 +98,23 @@ static void build_node(struct mpp_pw_graph *g, const struct mpp_pairwise_node *f
     mpp_arena_free(scratch);
 }
 
-static void build_edge(struct mpp_pw_graph *g, const struct mpp_pairwise_edge *from, int shift)
+static void build_edge(struct mpp_pw_graph *g, const struct mpp_pairwise_edge *from, const struct mpp_pw_costs *costs)
 {
     int32_t na = g->nodes[from->a].n, nb = g->nodes[from->b].n;
     if (from->a == from->b) {
         for (int32_t k = 0; k < na; k++) {
             int64_t *c = &g->nodes[from->a].cost[k];
-            *c = mpp_pw_add(*c, shifted(from->cost[(int64_t)k * na + k], shift));
+            *c = mpp_pw_add(*c, shifted(from->cost[(int64_t)k * na + k], costs));
         }
         return;
     }
     int64_t count = (int64_t)na * nb, *cost = mpp_arena_array(g->arena, count, int64_t);
     for (int64_t i = 0; i < count; i++)
-        cost[i] = shifted(from->cost[i], shift);
+        cost[i] = shifted(from->cost[i], costs);
     mpp_pw_graph_join(g, from->a, from->b, cost);
 }
 
-struct mpp_pw_graph *mpp_pw_graph_new(const struct mpp_pairwise_problem *problem, int cost_shift, unsigned rules,
+struct mpp_pw_graph *mpp_pw_graph_new(const struct mpp_pairwise_problem *problem, struct mpp_pw_costs costs, unsigned rules,
                                       struct mpp_arena *arena)
 {
     struct mpp_arena *history = mpp_arena_scratch(arena);
@@ -127,11 +127,11 @@ struct mpp_pw_graph *mpp_pw_graph_new(const struct mpp_pairwise_problem *problem
     build_rows(g, problem);
     g->nodes = mpp_arena_array(g->arena, g->n_nodes, struct mpp_pw_node);
     for (int32_t i = 0; i < g->n_nodes; i++) {
-        build_node(g, &problem->nodes[i], cost_shift, &g->nodes[i]);
+        build_node(g, &problem->nodes[i], &costs, &g->nodes[i]);
         g->most_choices = g->nodes[i].n > g->most_choices ? g->nodes[i].n : g->most_choices;
     }
     for (int32_t e = 0; e < problem->n_edges; e++)
-        build_edge(g, &problem->edges[e], cost_shift);
+        build_edge(g, &problem->edges[e], &costs);
     return g;
 }
 

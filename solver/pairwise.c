@@ -12,9 +12,9 @@
 static const int64_t LP_PAIRS = 20000, EXACT_PAIRS = 60000, MANY_PAIRS = 100000;
 static const int64_t SEARCH_WORK = INT64_C(2000000000), WINDOW_WORK = 200000000, DESCENT_WORK = 200, PROBE_WORK = INT64_C(3000000000);
 enum { WINDOW_CHOICES = 16, FIRST_WINDOW_PAIRS = 3000, LEAST_WINDOW_PAIRS = 300, MOST_WINDOW_PAIRS = 15000 };
-enum { ASCENT_STEPS = 300, ASCENT_STEPS_MANY = 100, PATIENCE = 10, SETTLING_SWEEPS = 20, MOST_STAGES = 50, WIDER = 4,
+enum { ASCENT_STEPS = 300, ASCENT_STEPS_MANY = 100, PATIENCE = 10, SETTLING_SWEEPS = 20, WARMING_SWEEPS = 10, MOST_STAGES = 50, WIDER = 4,
        WORTH_A_STAGE = 50, EXACT_NODES = 400 };
-static const double MOST_COST_SUM = 0x1p56, REPORT_S = 0.5, FIRST_STEP = 1.0, SHORTER = 0.7, LEAST_STEP = 1e-4,
+static const double MOST_COST_SUM = 0x1p56, REPORT_S = 0.5, FIRST_STEP = 1.0, AGAIN_STEP = 0.3, SHORTER = 0.7, LEAST_STEP = 1e-4,
                     FIRST_PROBE = 1e-4;
 
 struct mpp_pairwise {
@@ -24,9 +24,10 @@ struct mpp_pairwise {
     struct timespec begun;
     struct mpp_pw_watch watch;
     struct mpp_pw_random random;
-    int cost_shift;
+    struct mpp_pw_costs costs;
     struct mpp_pw_graph *g;
     bool found, exhausted;        /* a choice is known; what the graph leaves holds nothing below limit_of() */
+    bool settled;                 /* the graph has no nodes left, so that nothing is there to search */
     bool probing;                 /* the graph is cut down to what costs less than cutoff */
     mpp_i128 cutoff;
     int64_t work_end;             /* of a probe; 0: none */
@@ -50,45 +51,68 @@ struct mpp_pairwise_settings mpp_pairwise_defaults(void)
 
 /* ---- checks -------------------------------------------------------------------------------------------- */
 
-static bool node_valid(const struct mpp_pairwise_node *n, mpp_i128 *cost_sum, mpp_i128 *bytes_sum)
+/* The largest of N costs below FORBIDDEN, 0: none. */
+static int64_t largest(const int64_t *cost, int64_t n, int64_t forbidden)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = cost[i] < forbidden && cost[i] > most ? cost[i] : most;
+    return most;
+}
+
+static int64_t pairs_of(const struct mpp_pairwise_problem *p, const struct mpp_pairwise_edge *e)
+{
+    return (int64_t)p->nodes[e->a].n_choices * p->nodes[e->b].n_choices;
+}
+
+/* No choice of costs below FORBIDDEN costs more. */
+static mpp_i128 most_cost(const struct mpp_pairwise_problem *p, int64_t forbidden)
+{
+    mpp_i128 sum = 0;
+    for (int32_t i = 0; i < p->n_nodes; i++)
+        sum += largest(p->nodes[i].cost, p->nodes[i].n_choices, forbidden);
+    for (int32_t e = 0; e < p->n_edges; e++)
+        sum += largest(p->edges[e].cost, pairs_of(p, &p->edges[e]), forbidden);
+    return sum;
+}
+
+static int shift_of(mpp_i128 most_cost)
+{
+    int shift = 0;
+    while ((double)(most_cost >> shift) >= MOST_COST_SUM)
+        shift++;
+    return shift;
+}
+
+static bool node_valid(const struct mpp_pairwise_node *n, mpp_i128 *bytes_sum)
 {
     if (n->n_choices < 1 || n->cost == NULL || n->n_usages < 0)
         return false;
-    int64_t most = 0;
-    for (int32_t k = 0; k < n->n_choices; k++) {
+    for (int32_t k = 0; k < n->n_choices; k++)
         if (n->cost[k] < 0)
             return false;
-        if (n->cost[k] < MPP_PAIRWISE_FORBIDDEN && n->cost[k] > most)
-            most = n->cost[k];
-    }
-    *cost_sum += most;
     for (int32_t u = 0; u < n->n_usages; u++) {
         const struct mpp_pairwise_usage *x = &n->usages[u];
-        int64_t largest = 0;
+        int64_t most = 0;
         if (x->begin < 0 || x->begin > x->end || x->bytes == NULL)
             return false;
         for (int32_t k = 0; k < n->n_choices; k++) {
             if (x->bytes[k] < 0)
                 return false;
-            largest = x->bytes[k] > largest ? x->bytes[k] : largest;
+            most = x->bytes[k] > most ? x->bytes[k] : most;
         }
-        *bytes_sum += x->begin < x->end ? largest : 0;
+        *bytes_sum += x->begin < x->end ? most : 0;
     }
     return true;
 }
 
-static bool edge_valid(const struct mpp_pairwise_problem *p, const struct mpp_pairwise_edge *e, mpp_i128 *cost_sum)
+static bool edge_valid(const struct mpp_pairwise_problem *p, const struct mpp_pairwise_edge *e)
 {
     if (e->a < 0 || e->a >= p->n_nodes || e->b < 0 || e->b >= p->n_nodes || e->cost == NULL)
         return false;
-    int64_t most = 0, n = (int64_t)p->nodes[e->a].n_choices * p->nodes[e->b].n_choices;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < pairs_of(p, e); i++)
         if (e->cost[i] < 0)
             return false;
-        if (e->cost[i] < MPP_PAIRWISE_FORBIDDEN && e->cost[i] > most)
-            most = e->cost[i];
-    }
-    *cost_sum += most;
     return true;
 }
 
@@ -109,23 +133,22 @@ enum mpp_status mpp_pairwise_setup(const struct mpp_pairwise_problem *problem,
                                    const struct mpp_pairwise_settings *settings, struct mpp_arena *parent,
                                    struct mpp_pairwise **out)
 {
-    mpp_i128 cost = 0, bytes = 0;
+    mpp_i128 bytes = 0;
     *out = NULL;
     if (problem->n_nodes < 0 || problem->n_edges < 0 || problem->capacity < 0)
         return MPP_INVALID;
     for (int32_t i = 0; i < problem->n_nodes; i++)
-        if (!node_valid(&problem->nodes[i], &cost, &bytes))
+        if (!node_valid(&problem->nodes[i], &bytes))
             return MPP_INVALID;
     for (int32_t e = 0; e < problem->n_edges; e++)
-        if (!edge_valid(problem, &problem->edges[e], &cost))
+        if (!edge_valid(problem, &problem->edges[e]))
             return MPP_INVALID;
     if (bytes > INT64_MAX / 2)
         return MPP_INVALID;
     struct mpp_arena *arena = mpp_arena_scratch(parent);
     struct mpp_pairwise *s = mpp_arena_array(arena, 1, struct mpp_pairwise);
     *s = (struct mpp_pairwise){.arena = arena, .p = problem, .set = *settings};
-    while ((double)(cost >> s->cost_shift) >= MOST_COST_SUM)
-        s->cost_shift++;
+    s->costs = (struct mpp_pw_costs){shift_of(most_cost(problem, MPP_PAIRWISE_FORBIDDEN)), MPP_PAIRWISE_FORBIDDEN};
     s->watch = (struct mpp_pw_watch){expired, s};
     s->random.state = settings->seed * UINT64_C(0x9E3779B97F4A7C15) | 1;
     s->best = mpp_arena_array(arena, problem->n_nodes, int32_t);
@@ -234,7 +257,7 @@ static void log_size(struct mpp_pairwise *s, const char *what)
 /* Only what costs less is of use: than the best choice, than the cutoff. */
 static mpp_i128 limit_of(const struct mpp_pairwise *s)
 {
-    mpp_i128 limit = s->set.upper > 0 ? s->set.upper : (mpp_i128)MPP_PW_BIG << s->cost_shift;
+    mpp_i128 limit = s->set.upper > 0 ? s->set.upper : (mpp_i128)MPP_PW_BIG << s->costs.shift;
     limit = s->found && s->objective < limit ? s->objective : limit;
     return s->probing && s->cutoff < limit ? s->cutoff : limit;
 }
@@ -242,12 +265,12 @@ static mpp_i128 limit_of(const struct mpp_pairwise *s)
 /* The same in the graph's units and without its constant. */
 static int64_t upper_of(const struct mpp_pairwise *s)
 {
-    return (int64_t)((limit_of(s) - 1) >> s->cost_shift) + 1 - s->g->constant;
+    return (int64_t)((limit_of(s) - 1) >> s->costs.shift) + 1 - s->g->constant;
 }
 
 static void raise_bound(struct mpp_pairwise *s, int64_t local)
 {
-    mpp_i128 bound = ((mpp_i128)local + s->g->constant) << s->cost_shift;
+    mpp_i128 bound = ((mpp_i128)local + s->g->constant) * ((mpp_i128)1 << s->costs.shift);
     if (bound > limit_of(s))
         bound = limit_of(s); /* the graph holds only what is below the limit */
     if (bound > s->bound) {
@@ -274,7 +297,7 @@ static bool proven(const struct mpp_pairwise *s)
 
 static bool finished(struct mpp_pairwise *s)
 {
-    return s->exhausted || proven(s) || expired(s);
+    return s->exhausted || s->settled || proven(s) || expired(s);
 }
 
 /* CHOICE, of the graph's nodes, as an answer: kept if it is the best. */
@@ -336,8 +359,9 @@ static void presolve(struct mpp_pairwise *s)
     if (s->info.last.nodes == 0) {
         offer(s, s->trial);
         raise_bound(s, 0);
-        if (s->cost_shift == 0)
+        if (s->costs.shift == 0)
             exhaust(s);
+        s->settled = true;
     }
 }
 
@@ -389,18 +413,20 @@ static bool step_prices(struct mpp_pairwise *s, const int32_t *choice, double bo
 }
 
 /* Prices by subgradient; the best ones stay in price_at. The greedy readings are offered where they fit. */
-static void ascend(struct mpp_pairwise *s, int steps)
+static void ascend(struct mpp_pairwise *s, int steps, double length)
 {
     struct mpp_pw_relax *r = s->relax;
     struct mpp_arena *scratch = mpp_arena_scratch(r->arena);
     double *price = mpp_arena_array(scratch, r->n_rows, double), *best = mpp_arena_array(scratch, r->n_rows, double);
     int32_t *choice = mpp_arena_array(scratch, r->n, int32_t);
-    double highest = -HUGE_VAL, length = FIRST_STEP;
+    double highest = -HUGE_VAL;
     int64_t cheapest = upper_of(s);
     int idle = 0;
     for (int32_t t = 0; t < r->n_rows; t++)
         price[t] = best[t] = s->price_at[s->g->row_first[t]];
     set_prices_at(s);
+    for (int i = 0; i < WARMING_SWEEPS && !finished(s); i++) /* messages follow the prices first */
+        (void)mpp_pw_relax_sweep(r, i % 2 == 0, NULL);
     for (int i = 0; i < steps && length > LEAST_STEP && !finished(s); i++) {
         (void)mpp_pw_relax_sweep(r, true, NULL);
         double bound = ldexp(mpp_pw_relax_sweep(r, false, choice), -r->scale_bits);
@@ -483,10 +509,12 @@ static bool settle_exactly(struct mpp_pairwise *s, int *nodes)
     int32_t node = -1;
     for (;;) {
         presolve(s);
-        bool done = s->exhausted;
-        s->exhausted = false;
+        bool done = s->exhausted, empty = s->settled;
+        s->exhausted = s->settled = false;
         if (done)
             return true;
+        if (empty)
+            return false; /* shifted costs: what presolve took for equal may be cheaper */
         if (--*nodes < 0 || expired(s))
             return false;
         node = root_prices(s);
@@ -594,7 +622,7 @@ static bool stage(struct mpp_pairwise *s, int number)
     if (finished(s))
         return false;
     s->relax = mpp_pw_relax_new(s->g, s->arena);
-    ascend(s, pairs <= MANY_PAIRS ? ASCENT_STEPS : ASCENT_STEPS_MANY);
+    ascend(s, pairs <= MANY_PAIRS ? ASCENT_STEPS : ASCENT_STEPS_MANY, FIRST_STEP);
     if (finished(s))
         return false;
     if (!s->set.no_descent && !s->probing)
@@ -639,7 +667,7 @@ static bool probe(struct mpp_pairwise *s, mpp_i128 cutoff, int64_t work)
     s->g = whole;
     s->info.last = size;
     memcpy(s->price_at, price, (size_t)s->n_times * sizeof *price);
-    s->probing = s->exhausted = s->has_local = false;
+    s->probing = s->exhausted = s->settled = s->has_local = false;
     s->work_end = 0;
     mpp_arena_free(scratch);
     return settled;
@@ -707,28 +735,26 @@ static void try_windows(struct mpp_pairwise *s, int64_t work, double *pairs)
     mpp_arena_free(scratch);
 }
 
-/* What cannot be settled is searched for better choices until a limit ends it. */
+/* What cannot be settled is searched for better choices until a limit ends it: prices settle, blocks and windows follow. */
 static void search(struct mpp_pairwise *s)
 {
-    double pairs = FIRST_WINDOW_PAIRS;
-    for (int i = 0; !finished(s); i++) {
-        s->relax = mpp_pw_relax_new(s->g, s->arena);
-        ascend(s, i < 2 ? ASCENT_STEPS : SETTLING_SWEEPS);
+    bool endless = s->set.time_limit_s <= 0 && s->set.work_limit <= 0 && s->set.interrupt == NULL;
+    double pairs = FIRST_WINDOW_PAIRS, length = AGAIN_STEP;
+    s->relax = mpp_pw_relax_new(s->g, s->arena);
+    for (int i = 0; !finished(s) && !(endless && i > MOST_STAGES); i++) {
+        ascend(s, i < 3 ? ASCENT_STEPS_MANY : SETTLING_SWEEPS, length);
+        length *= SHORTER;
         descend(s, SEARCH_WORK);
         if (s->has_local && !s->set.no_windows && !s->set.no_glpk)
             try_windows(s, SEARCH_WORK, &pairs);
-        forget_relax(s);
-        if (s->set.time_limit_s <= 0 && s->set.work_limit <= 0 && s->set.interrupt == NULL && i > MOST_STAGES)
-            break;
     }
+    forget_relax(s);
 }
 
-enum mpp_status mpp_pairwise_solve(struct mpp_pairwise *solver, int32_t *out_choice, struct mpp_pairwise_info *out_info)
+/* The graph anew, by the costs as they are now, presolved and taken through the stages. */
+static void begin(struct mpp_pairwise *s)
 {
-    struct mpp_pairwise *s = solver;
-    clock_gettime(CLOCK_MONOTONIC, &s->begun);
-    s->info = (struct mpp_pairwise_info){.conflict_time = -1, .conflict_node = -1};
-    s->g = mpp_pw_graph_new(s->p, s->cost_shift, s->set.rules, s->arena);
+    s->g = mpp_pw_graph_new(s->p, s->costs, s->set.rules, s->arena);
     s->n_times = s->g->n_rows;
     s->price_at = mpp_arena_array(s->arena, s->n_times, double);
     s->info.full = mpp_pw_graph_size(s->g);
@@ -736,6 +762,33 @@ enum mpp_status mpp_pairwise_solve(struct mpp_pairwise *solver, int32_t *out_cho
     presolve(s);
     s->info.presolved = s->info.last;
     run_stages(s);
+}
+
+/* True if costs were shifted, and need to be less, now that a choice is known: what costs as much is in no better one. The
+ * graph is then gone. */
+static bool sharpen(struct mpp_pairwise *s)
+{
+    if (s->costs.shift == 0 || s->exhausted || proven(s) || expired(s) || limit_of(s) >= s->costs.forbidden)
+        return false;
+    struct mpp_pw_costs costs = {.forbidden = (int64_t)limit_of(s)};
+    costs.shift = shift_of(most_cost(s->p, costs.forbidden));
+    if (costs.shift >= s->costs.shift)
+        return false;
+    s->work += s->g->work;
+    mpp_pw_graph_free(s->g);
+    s->costs = costs;
+    s->settled = s->has_local = false;
+    return true;
+}
+
+enum mpp_status mpp_pairwise_solve(struct mpp_pairwise *solver, int32_t *out_choice, struct mpp_pairwise_info *out_info)
+{
+    struct mpp_pairwise *s = solver;
+    clock_gettime(CLOCK_MONOTONIC, &s->begun);
+    s->info = (struct mpp_pairwise_info){.conflict_time = -1, .conflict_node = -1};
+    begin(s);
+    while (sharpen(s))
+        begin(s);
     if (!finished(s) && (s->set.rules & MPP_PAIRWISE_REDUCED_COST) && s->info.last.pairs <= MANY_PAIRS)
         probe_upward(s);
     if (!finished(s) && s->info.last.pairs <= EXACT_PAIRS && !s->set.no_glpk)

@@ -106,8 +106,14 @@ static inline int32_t mpp_pw_other(const struct mpp_pw_edge *e, int32_t node)
     return e->a == node ? e->b : e->a;
 }
 
+/* How a cost of the problem becomes one of the graph: shifted right, or forbidden from this one on. */
+struct mpp_pw_costs {
+    int shift;
+    int64_t forbidden;
+};
+
 /* The problem as a graph; ARENA's run owns it. */
-struct mpp_pw_graph *mpp_pw_graph_new(const struct mpp_pairwise_problem *problem, int cost_shift, unsigned rules,
+struct mpp_pw_graph *mpp_pw_graph_new(const struct mpp_pairwise_problem *problem, struct mpp_pw_costs costs, unsigned rules,
                                       struct mpp_arena *arena);
 void mpp_pw_graph_free(struct mpp_pw_graph *g);
 
