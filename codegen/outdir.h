@@ -9,7 +9,7 @@
  * The temporary directory is .mpplan-tmp-XXXXXX in a directory that exists, NAME.mpplan-tmp-XXXXXX beside one that does
  * not. Missing folders above are made. Whatever ends early (abandon, the arena freed, a failed commit) removes both; a
  * process that is killed leaves its temporary directory, which the next begin for the same place removes: a lock tells
- * those in use from those left behind.
+ * those in use from those left behind. Killed between two moves of a commit over an older plan, it leaves files of both.
  *
  * Commit moves every file and folder into place; if one cannot be moved, those before it are moved back. What a user keeps
  * in the directory besides (checkpoints, a built trainer) stays. Of several processes that commit to one directory each
