@@ -67,19 +67,20 @@ struct options {
     bool pinned, schema, help, version;
 };
 
-static volatile int interrupted, may_settle;
+static volatile int interrupted, may_settle, settles_on_term;
 
 static void say(const char *words)
 {
     (void)!write(STDERR_FILENO, words, strlen(words));
 }
 
-/* At a terminal the first Ctrl-C during the search ends it with the best plan so far. Any other signal ends the process;
+/* At a terminal the first Ctrl-C during the search ends it with the best plan so far; a contest problem's best answer comes
+ * out on any signal. Any other signal ends the process;
  * nothing needs to be removed then, as signals are held while there is a temporary directory. */
 static void on_signal(int sig)
 {
-    if (sig == SIGINT && may_settle && !interrupted) {
-        say("\nmpplan: taking the best found so far; Ctrl-C again to stop\n");
+    if ((sig == SIGINT || settles_on_term) && may_settle && !interrupted) {
+        say("\nmpplan: taking the best found so far; once more stops at once\n");
         interrupted = 1;
         return;
     }
@@ -240,8 +241,10 @@ static enum mpp_status parse_options(struct mpp_arena *arena, struct mpp_diag *d
     if (o->from_plan && (o->pinned || o->dump_ilp))
         mpp_diag_error(diag, nowhere, "--from-plan and %s exclude each other: a plan that is read is not searched for",
                        o->pinned ? "--fix" : "--dump-ilp");
-    if (o->iopddl && o->model)
-        mpp_diag_error(diag, nowhere, "--solve-iopddl takes no model: %s", o->model);
+    const char *beside = o->model ? o->model : o->out ? "-o" : o->cluster ? "--cluster" : o->gpus ? "--gpus" : o->stats ? "--stats"
+                         : o->from_plan ? "--from-plan" : o->dump_ilp ? "--dump-ilp" : o->pinned ? "--fix" : NULL;
+    if (o->iopddl && beside)
+        mpp_diag_error(diag, nowhere, "--solve-iopddl goes with --time-limit alone, not with %s", beside);
     if (!o->iopddl && o->time_limit_s > 0)
         mpp_diag_error(diag, nowhere, "--time-limit goes with --solve-iopddl");
     if (!o->model && !o->iopddl && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
@@ -433,9 +436,9 @@ static enum mpp_status solve_iopddl(struct job *job)
     set.time_limit_s = job->options.time_limit_s;
     set.interrupt = &interrupted;
     job->phase = "solving";
-    may_settle = true;
+    may_settle = settles_on_term = true;
     enum mpp_status st = mpp_iopddl_solve(job->options.iopddl, &set, job->arena, job->diag, stdout, stderr);
-    may_settle = false;
+    may_settle = settles_on_term = false;
     return st;
 }
 

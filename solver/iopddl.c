@@ -39,16 +39,20 @@ struct reader {
     int map_depth;
     enum list list;               /* that the present key opens */
     int list_depth;               /* arrays of it that are open */
-    int line;
-    bool failed;
+    int line;                     /* of what has been read; 0: all of it has */
+    const char *fault;            /* the first one; reported when its line is known */
 };
 
 static int fail(struct reader *r, const char *what)
 {
-    if (!r->failed)
-        mpp_diag_error(r->diag, (struct mpp_loc){r->name, r->line}, "%s", what);
-    r->failed = true;
+    if (r->fault == NULL)
+        r->fault = what;
     return 0;
+}
+
+static void report(const struct reader *r)
+{
+    mpp_diag_error(r->diag, (struct mpp_loc){r->name, r->line}, "%s", r->fault);
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------ */
@@ -113,7 +117,7 @@ static int on_array(void *context)
 {
     struct reader *r = context;
     if (!open_one(r, false) || r->list >= N_LISTS)
-        return !r->failed;
+        return r->fault == NULL;
     struct table *t = &r->table[r->list];
     if (++r->list_depth > 2)
         return fail(r, mpp_arena_printf(r->arena, "%s must be a list of lists of numbers", LIST_NAME[r->list]));
@@ -215,9 +219,9 @@ static bool lengths_agree(struct reader *r)
     const struct table *t = r->table;
     for (int i = 0; i < N_LISTS; i++)
         if (!t[i].seen)
-            return fail(r, mpp_arena_printf(r->arena, "%s is missing", LIST_NAME[i]));
+            return fail(r, mpp_arena_printf(r->arena, "problem.%s is missing", LIST_NAME[i]));
     if (!r->has_limit)
-        return fail(r, "usage_limit is missing");
+        return fail(r, "problem.usage_limit is missing");
     if (t[COSTS].n_rows != t[INTERVALS].n_rows || t[USAGES].n_rows != t[INTERVALS].n_rows)
         return fail(r, mpp_arena_printf(r->arena, "%zu intervals, %zu costs and %zu usages: each node has one of each",
                                         t[INTERVALS].n_rows, t[COSTS].n_rows, t[USAGES].n_rows));
@@ -316,9 +320,19 @@ static bool feed(struct reader *r, yajl_handle parser, const char *text, size_t 
         return true;
     }
     count_lines(r, text, size > 0 ? yajl_get_bytes_consumed(parser) : 0);
-    if (!r->failed)
-        fail(r, size > 0 ? "no valid JSON here" : "the JSON ends too early");
+    (void)fail(r, size > 0 ? "no valid JSON here" : "the JSON ends too early");
+    report(r);
     return false;
+}
+
+/* What was read makes a problem, or a fault is reported: of the whole, no line holds it. */
+static struct mpp_pairwise_problem *finish(struct reader *r)
+{
+    r->line = 0;
+    struct mpp_pairwise_problem *p = make_problem(r);
+    if (p == NULL)
+        report(r);
+    return p;
 }
 
 static yajl_handle new_parser(struct reader *r)
@@ -344,7 +358,7 @@ enum mpp_status mpp_iopddl_parse(const char *text, size_t size, const char *name
     yajl_handle parser = new_parser(r);
     *out = NULL;
     if ((size == 0 || feed(r, parser, text, size)) && feed(r, parser, "", 0))
-        *out = make_problem(r);
+        *out = finish(r);
     return *out != NULL ? MPP_OK : MPP_INVALID;
 }
 
@@ -384,7 +398,7 @@ enum mpp_status mpp_iopddl_read(const char *path, struct mpp_arena *arena, struc
         ok = false;
     }
     if (ok && feed(r, parser, "", 0))
-        *out = make_problem(r);
+        *out = finish(r);
     mpp_arena_free(scratch);
     return *out != NULL ? MPP_OK : MPP_INVALID;
 }
