@@ -10,9 +10,9 @@
 
 /* Pairs up to which the linear program is worth its time: for prices at once, for branch and cut with a long breath. */
 static const int64_t LP_PAIRS = 20000, EXACT_PAIRS = 60000, MANY_PAIRS = 100000;
-static const int64_t SEARCH_WORK = INT64_C(2000000000), WINDOW_WORK = 200000000, DESCENT_WORK = 200, PROBE_WORK = INT64_C(3000000000);
+static const int64_t SEARCH_WORK = INT64_C(2000000000), WINDOW_WORK = 200000000, DESCENT_WORK = 200, START_WORK = 400, PROBE_WORK = INT64_C(3000000000);
 enum { WINDOW_CHOICES = 16, FIRST_WINDOW_PAIRS = 3000, LEAST_WINDOW_PAIRS = 300, MOST_WINDOW_PAIRS = 15000 };
-enum { ASCENT_STEPS = 300, ASCENT_STEPS_MANY = 100, PATIENCE = 10, SETTLING_SWEEPS = 20, WARMING_SWEEPS = 10, MOST_STAGES = 50, WIDER = 4,
+enum { ASCENT_STEPS = 300, ASCENT_STEPS_MANY = 100, PATIENCE = 10, SETTLING_SWEEPS = 20, WARMING_SWEEPS = 10, MOST_STAGES = 50, STARTS = 8, START_STEPS = 25, WIDER = 4,
        WORTH_A_STAGE = 50, EXACT_NODES = 400 };
 static const double MOST_COST_SUM = 0x1p56, REPORT_S = 0.5, FIRST_STEP = 1.0, AGAIN_STEP = 0.3, SHORTER = 0.7, LEAST_STEP = 1e-4,
                     FIRST_PROBE = 1e-4;
@@ -593,13 +593,14 @@ static bool exact(struct mpp_pairwise *s)
 
 /* ---- the driver -------------------------------------------------------------------------------------------------------- */
 
-static void descend(struct mpp_pairwise *s, int64_t work)
+/* Blocks from the present graph's best choice, or from what the prices say now (FRESH). */
+static void descend(struct mpp_pairwise *s, int64_t work, bool fresh)
 {
     struct mpp_pw_relax *r = s->relax;
     struct mpp_arena *scratch = mpp_arena_scratch(r->arena);
     int32_t *choice = mpp_arena_array(scratch, r->n, int32_t);
     (void)mpp_pw_relax_sweep(r, false, choice);
-    for (int32_t i = 0; i < r->n && s->has_local; i++)
+    for (int32_t i = 0; i < r->n && s->has_local && !fresh; i++)
         choice[i] = s->local[r->vertex[i].node];
     struct mpp_pw_descent *d = mpp_pw_descent_new(r, choice, &s->random);
     int64_t begun = r->work, slice = work / 20 + 1;
@@ -626,7 +627,7 @@ static bool stage(struct mpp_pairwise *s, int number)
     if (finished(s))
         return false;
     if (!s->set.no_descent && !s->probing)
-        descend(s, DESCENT_WORK * (pairs + 1000) * (number + 1));
+        descend(s, DESCENT_WORK * (pairs + 1000) * (number + 1), false);
     if (finished(s))
         return false;
     if ((s->found || s->probing || s->set.upper > 0) && (s->set.rules & MPP_PAIRWISE_REDUCED_COST) &&
@@ -735,20 +736,45 @@ static void try_windows(struct mpp_pairwise *s, int64_t work, double *pairs)
     mpp_arena_free(scratch);
 }
 
-/* What cannot be settled is searched for better choices until a limit ends it: prices settle, blocks and windows follow. */
-static void search(struct mpp_pairwise *s)
+/* Probing, then branch and cut, where the problem is small enough for them. */
+static void settle_small(struct mpp_pairwise *s)
+{
+    if (!finished(s) && (s->set.rules & MPP_PAIRWISE_REDUCED_COST) && s->info.last.pairs <= MANY_PAIRS)
+        probe_upward(s);
+    if (!finished(s) && s->info.last.pairs <= EXACT_PAIRS && !s->set.no_glpk)
+        (void)exact(s);
+}
+
+/* Are there now so many choices and pairs that no better answer can hold that it is worth starting again without them? */
+static bool worth_fixing(struct mpp_pairwise *s)
+{
+    int64_t pairs = s->info.last.pairs;
+    if (finished(s) || !s->found || !(s->set.rules & MPP_PAIRWISE_REDUCED_COST) ||
+        mpp_pw_relax_fix(s->relax, upper_of(s)) <= pairs / WORTH_A_STAGE)
+        return false;
+    presolve(s);
+    return true;
+}
+
+/* Prices settle, blocks and windows follow: first from several places, then from the best. True if the problem has become
+ * smaller meanwhile, false when a limit ends it. */
+static bool search(struct mpp_pairwise *s, int *round)
 {
     bool endless = s->set.time_limit_s <= 0 && s->set.work_limit <= 0 && s->set.interrupt == NULL;
     double pairs = FIRST_WINDOW_PAIRS, length = AGAIN_STEP;
     s->relax = mpp_pw_relax_new(s->g, s->arena);
-    for (int i = 0; !finished(s) && !(endless && i > MOST_STAGES); i++) {
-        ascend(s, i < 3 ? ASCENT_STEPS_MANY : SETTLING_SWEEPS, length);
-        length *= SHORTER;
-        descend(s, SEARCH_WORK);
-        if (s->has_local && !s->set.no_windows && !s->set.no_glpk)
+    for (; !finished(s) && !(endless && *round > MOST_STAGES); ++*round) {
+        bool starts = *round < STARTS;
+        ascend(s, starts ? START_STEPS : SETTLING_SWEEPS, length);
+        length *= starts ? 1 : SHORTER;
+        descend(s, starts ? START_WORK * (s->info.last.pairs + 1000) : SEARCH_WORK, starts);
+        if (!starts && s->has_local && !s->set.no_windows && !s->set.no_glpk)
             try_windows(s, SEARCH_WORK, &pairs);
+        if (worth_fixing(s))
+            return true;
     }
     forget_relax(s);
+    return false;
 }
 
 /* The graph anew, by the costs as they are now, presolved and taken through the stages. */
@@ -784,17 +810,17 @@ static bool sharpen(struct mpp_pairwise *s)
 enum mpp_status mpp_pairwise_solve(struct mpp_pairwise *solver, int32_t *out_choice, struct mpp_pairwise_info *out_info)
 {
     struct mpp_pairwise *s = solver;
+    int round = 0;
     clock_gettime(CLOCK_MONOTONIC, &s->begun);
     s->info = (struct mpp_pairwise_info){.conflict_time = -1, .conflict_node = -1};
     begin(s);
     while (sharpen(s))
         begin(s);
-    if (!finished(s) && (s->set.rules & MPP_PAIRWISE_REDUCED_COST) && s->info.last.pairs <= MANY_PAIRS)
-        probe_upward(s);
-    if (!finished(s) && s->info.last.pairs <= EXACT_PAIRS && !s->set.no_glpk)
-        (void)exact(s);
-    if (!finished(s) && !s->set.no_descent)
-        search(s);
+    settle_small(s);
+    while (!finished(s) && !s->set.no_descent && search(s, &round)) {
+        run_stages(s);
+        settle_small(s);
+    }
     tell(s, true);
     if (proven(s))
         s->info.status = MPP_PAIRWISE_OPTIMAL;

@@ -132,7 +132,6 @@ static void gather(struct mpp_pw_window *w, int64_t pairs, struct mpp_pw_random 
         for (int32_t s = 0; s < r->vertex[i].n_segments; s++)
             if (r->vertex[i].segments[s].lo <= row && row < r->vertex[i].segments[s].hi)
                 frontier[n++] = i;
-    n = n > r->n ? r->n : n;
     if (n == 0)
         frontier[n++] = mpp_pw_draw_below(random, r->n);
     while (n > 0 && pairs > 0) {
