@@ -182,6 +182,9 @@ int mpp_init_load(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *pat
                 list_add(&extra, mpp_weights_at(weights, i)->name);
         if (note != NULL)
             note[0] = '\0';
+        else if (code == MPP_EXIT_OK && extra.n > 0)
+            code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: of another model or optimiser: %d tensor%s not in this one: %s", path,
+                                 extra.n, extra.n == 1 ? " is" : "s are", extra.text);
         if (note != NULL && extra.n > 0)
             snprintf(note, (size_t)note_bytes, "%s: %d tensor%s not in the model: %s", path, extra.n,
                      extra.n == 1 ? " is" : "s are", extra.text);

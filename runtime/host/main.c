@@ -35,10 +35,15 @@ static int ranks_here(const struct mpp_program *program, bool mpi)
     return !mpi ? mpp_mesh_ranks(program) : size != NULL && atoi(size) > 0 ? atoi(size) : 1;
 }
 
+static bool is_limited(int resource)
+{
+    struct rlimit limit;
+    return getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
 static bool space_is_limited(void)
 {
-    struct rlimit space;
-    return getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY;
+    return is_limited(RLIMIT_AS) || is_limited(RLIMIT_DATA);
 }
 
 /* How many threads each rank gets, where the command line does not say; one where address space is scarce. */
@@ -49,16 +54,18 @@ static int choose_threads(const struct mpp_program *program, const struct mpp_op
     return space_is_limited() ? 1 : mpp_threads_share(ranks_here(program, mpi), mpi);
 }
 
-/* Under `ulimit -v` OpenBLAS would ask for its buffers again and again, forever: ask once, before it does. */
+/* Under `ulimit -v` or `-d` OpenBLAS would ask for its buffers again and again, forever: ask once, before it does. */
 static int check_space(const struct mpp_program *program, int local_ranks, int64_t threads, struct mpp_error *error)
 {
     if (!space_is_limited())
         return MPP_EXIT_OK;
     size_t bytes = (size_t)local_ranks * (size_t)(program->arena_bytes + threads * THREAD_SPACE_BYTES);
-    void *room = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int access = is_limited(RLIMIT_DATA) ? PROT_READ | PROT_WRITE : PROT_NONE; /* data is what can be written */
+    void *room = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
-        return mpp_error_set(error, MPP_EXIT_SYSTEM, "%d device%s take about %zu MB of address space, more than "
-                             "`ulimit -v` allows", local_ranks, local_ranks == 1 ? "" : "s", bytes >> 20);
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "%d device%s about %zu MB of address space, more than "
+                             "`ulimit -%c` leaves", local_ranks, local_ranks == 1 ? " takes" : "s take", bytes >> 20,
+                             is_limited(RLIMIT_DATA) ? 'd' : 'v');
     munmap(room, bytes);
     return MPP_EXIT_OK;
 }

@@ -482,6 +482,16 @@ def of_another_model(files):
     return {**files, "model.safetensors": content, "state.json": json.dumps(s).encode()}
 
 
+def of_a_deeper_model(files):
+    """The weights and one tensor more."""
+    header, data = header_of(files["model.safetensors"])
+    header["h.9.ln_1.weight"] = {"dtype": "F32", "shape": [1], "data_offsets": [len(data), len(data) + 4]}
+    content = with_header(json.dumps(header), data + bytes(4))
+    s = json.loads(files["state.json"])
+    s["files"]["model.safetensors"]["bytes"] = len(content)
+    return {**files, "model.safetensors": content, "state.json": json.dumps(s).encode()}
+
+
 J = r"state\.json: .*"
 CHECKPOINTS = [
     Row("checkpoint: no folder", lambda f: run("gpt", "--resume", f / "none"), "none: no checkpoint"),
@@ -517,6 +527,7 @@ CHECKPOINTS = [
     Row("checkpoint: a bit of the weights", flipped("model.safetensors"), r"model\.safetensors: .*(damaged|sum|differ)"),
     Row("checkpoint: a bit of the optimiser state", flipped("optimizer.safetensors"), r"optimizer\.safetensors: .*(damaged|sum|differ)"),
     Row("checkpoint: lacks a tensor", checkpoint(of_another_model), r"model\.safetensors: lacks 1 of"),
+    Row("checkpoint: a tensor too many", checkpoint(of_a_deeper_model), r"model\.safetensors: of another model .*1 tensor is not in this one: h\.9"),
     Row("checkpoint: files exchanged", checkpoint(lambda files: {**files, "model.safetensors": files["optimizer.safetensors"],
                                                                  "optimizer.safetensors": files["model.safetensors"]}), r"model\.safetensors: "),
     Row("checkpoint: of another seed", lambda f: [*checkpoint(lambda files: files)(f), "--seed", "99"], "was trained with seed .*--seed 99"),
@@ -562,6 +573,8 @@ OPTIONS = [
     Row("options: --dump-grads in no folder", options("--dump-grads", "FOLDER/none/g"), "No such file"),
     Row("options: --dump-grads to a folder", options("--dump-grads", "FOLDER"), "not a file"),
     Row("options: --save below a file", lambda f: run("gpt", "--save", wrote(f, "file", "x") / "out"), "file: (Not a directory|File exists)|file/out: Not a directory"),
+    Row("options: under ulimit -d", lambda f: ["prlimit", "--data=100000000", *run("gpt")], "of address space, more than `ulimit -d` leaves", status=(1,)),
+    Row("options: under ulimit -v", lambda f: ["prlimit", "--as=200000000", *run("gpt")], "of address space, more than `ulimit -v` leaves", status=(1,)),
     Row("options: --save to a path of 5000 letters", options("--save", "s" * 5000), "too long"),
 ]
 
