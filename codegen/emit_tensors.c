@@ -143,16 +143,23 @@ static void add_role(struct tables *x, enum mpp_role role)
 
 /* ---- inputs ---- */
 
-/* Labels may hold the index that losses ignore. */
-static bool also_valid(const struct mpp_graph *g, mpp_id t, int64_t *out)
+/* Labels may hold the index that losses ignore, whatever layout ops they pass. */
+static bool also_valid(struct mpp_arena *arena, const struct mpp_graph *g, mpp_id t, int64_t *out)
 {
+    bool *holds = mpp_arena_array(arena, g->n_tensors, bool);
+    holds[t] = true;
     for (int o = 0; o < g->n_ops; o++) {
-        const struct mpp_attr *a = mpp_attrs_find(&g->ops[o].attrs, "ignore_index");
-        for (int i = 0; a && i < g->ops[o].n_in; i++)
-            if (g->ops[o].in[i] == t) {
-                *out = a->i;
-                return true;
-            }
+        const struct mpp_gop *op = &g->ops[o];
+        const struct mpp_attr *a = mpp_attrs_find(&op->attrs, "ignore_index");
+        bool reads = false;
+        for (int i = 0; i < op->n_in; i++)
+            reads = reads || (op->in[i] >= 0 && holds[op->in[i]]);
+        if (reads && a) {
+            *out = a->i;
+            return true;
+        }
+        for (int k = 0; reads && k < op->n_out; k++)
+            holds[op->out[k]] = g->tensors[op->out[k]].dtype == MPP_I32;
     }
     return false;
 }
@@ -179,7 +186,7 @@ static void add_inputs(struct tables *x)
         mpp_text_add(&x->inputs, "    {.tensor = %d, .role = MPP_ROLE_%s", x->n_tensors, role);
         if (g->input->limit)
             mpp_text_add(&x->inputs, ", .limit = %lld", (long long)g->input->limit);
-        if (also_valid(e->g, t, &also) && also != 0)
+        if (also_valid(e->arena, e->g, t, &also) && also != 0)
             mpp_text_add(&x->inputs, ", .also_valid = %lld", (long long)also);
         mpp_text_add(&x->inputs, ", .batched = %s},\n", g->n_dims > 0 && g->dims[0].per_batch > 0 ? "true" : "false");
         add_row(x, g->name, "MPP_KIND_INPUT", t, buffer, -1, 1);

@@ -437,6 +437,7 @@ enum mpp_status mpp_graph_build(struct mpp_arena *arena, struct mpp_diag *diag, 
         build_item(&b);
     }
     set_loss(&b);
+    mpp_graph_limit_inputs(b.g, diag);
     if (mpp_diag_errors(diag) != before)
         return MPP_INVALID;
     mpp_graph_order_phases(b.g);

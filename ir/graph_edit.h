@@ -26,6 +26,10 @@ enum mpp_status mpp_graph_infer(struct mpp_graph *g, struct mpp_diag *diag, cons
  * micro-batches add up to that of the batch? (ir/additive.c; errs towards no.) */
 bool mpp_graph_is_additive(const struct mpp_graph *g, mpp_id value);
 
+/* Give each input of the forward graph that holds ids or labels, and states no limit, the one that fits its tables and
+ * classes; a limit beyond them is reported to DIAG. (ir/limits.c) */
+void mpp_graph_limit_inputs(struct mpp_graph *g, struct mpp_diag *diag);
+
 /* The extent at batch B. */
 struct mpp_size mpp_size_at(struct mpp_size s, int64_t batch);
 

@@ -106,6 +106,7 @@ struct mpp_training {
 };
 
 struct mpp_dataset {
+    struct mpp_loc loc;
     const char *split, *format, *path; /* format: text, tokens, npy, synthetic */
     int64_t seed;
     double mask_share;

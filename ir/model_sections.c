@@ -302,7 +302,7 @@ static void read_dataset(struct mpp_reader *r, const struct mpp_xml *node)
 {
     struct mpp_model *m = r->model;
     struct mpp_eval ev = mpp_reader_at(r, node, r->globals);
-    struct mpp_dataset d = {.split = "train"};
+    struct mpp_dataset d = {.loc = node->loc, .split = "train"};
     int before = r->faults;
     mpp_check_attrs(&ev, node, "split format* path seed mask_share mask_id");
     mpp_check_leaf(&ev, node);

@@ -579,8 +579,12 @@ static struct loaded load_around(const char *graph, bool passes, char *path)
             "value=\"6\"/><dim name=\"hidden\" value=\"12\"/><dim name=\"heads\" value=\"3\"/></params>\n"
             "<block name=\"part\"><Linear name=\"c\" units=\"5\"/><Add in=\"%%x c\"/></block>\n"
             "<inputs><input name=\"x\" type=\"f32\" shape=\"batch, seq, hidden\"/><input name=\"ids\" type=\"i32\" "
-            "shape=\"batch, seq\"/></inputs>\n<graph>\n%s\n%s</graph>\n<training loss=\"loss\"><batch micro=\"auto\"/>"
-            "<optimizer type=\"adamw\" lr=\"1e-3\"/></training>\n</model>\n", graph,
+            "shape=\"batch, seq\"/>\n<input name=\"few\" type=\"i32\" shape=\"batch, seq\" limit=\"10\"/>"
+            "<input name=\"ones\" type=\"i32\" shape=\"batch, seq\" role=\"ones\"/><input name=\"shown\" type=\"i32\" "
+            "shape=\"batch, seq\" role=\"masked_labels\"/><input name=\"masked\" type=\"i32\" shape=\"batch, seq\" "
+            "role=\"masked_tokens\"/></inputs>\n<graph>\n%s\n%s</graph>\n<training loss=\"loss\"><batch micro=\"auto\"/>"
+            "<optimizer type=\"adamw\" lr=\"1e-3\"/></training>\n<data><dataset format=\"synthetic\" mask_id=\"6\"/></data>\n"
+            "</model>\n", graph,
             strstr(graph, "\"loss\"") ? "" : "<MeanSquaredErrorLoss name=\"loss\" in=\"x x\"/>");
     fclose(f);
     return load(path, NULL, NULL, passes);
@@ -709,6 +713,79 @@ static void test_additive_losses(void)
     mpp_arena_free(arena);
 }
 
+/* The limit of the input NAME of the built model; -1: it does not build. */
+static int64_t built_limit(const char *graph, const char *name)
+{
+    char path[40];
+    struct loaded l = load_around(graph, false, path);
+    int64_t limit = -1;
+    for (mpp_id t = 0; l.status == MPP_OK && t < l.g->n_tensors; t++) {
+        if (strcmp(l.g->tensors[t].name, name) == 0)
+            limit = l.g->tensors[t].input->limit;
+    }
+    unlink(path);
+    unload(&l);
+    return limit;
+}
+
+#define TABLE(name, in, rows) "<Embedding name=\"" name "\" in=\"" in "\" num_embeddings=\"" rows "\" embedding_dim=\"hidden\"/>"
+#define CLASSES(n, labels) "<Linear name=\"w\" in=\"x\" units=\"" n "\"/><SoftmaxCrossEntropyLoss name=\"loss\" in=\"w " labels "\"/>"
+
+/* Ids stay within their table, labels within the classes: stated limits are checked, missing ones are found. */
+static void test_input_limits(void)
+{
+    static const struct {
+        const char *graph, *input;
+        int64_t limit;
+    } good[] = {
+        {TABLE("e", "ids", "20"), "ids", 20},
+        {TABLE("e", "ids", "20") TABLE("f", "ids", "16") TABLE("g", "ids", "18"), "ids", 16},
+        {TABLE("e", "few", "10"), "few", 10},
+        {TABLE("e", "few", "20"), "few", 10},
+        {"<Reshape name=\"r\" in=\"ids\" shape=\"batch*seq\"/>" TABLE("e", "r", "20"), "ids", 20},
+        {"<Concat name=\"c\" in=\"few ids\" axis=\"1\"/><Identity name=\"i\" in=\"c\"/>" TABLE("e", "i", "20"), "ids", 20},
+        {CLASSES("5", "ids"), "ids", 5},
+        {TABLE("e", "ids", "20") CLASSES("30", "ids"), "ids", 20},
+        {TABLE("e", "ones", "2"), "ones", 2},
+        {TABLE("e", "masked", "7"), "masked", 7},
+        {"<PositionEmbedding name=\"p\" in=\"ids\" max_positions=\"seq\" embedding_dim=\"hidden\"/>", "ids", 0},
+        {"<Linear name=\"w\" in=\"x\" units=\"5\"/><SoftmaxCrossEntropyLoss name=\"loss\" in=\"w shown\" ignore_index=\"-100\"/>",
+         "shown", 5},
+    };
+    static const struct {
+        const char *graph, *message;
+        int line;
+    } bad[] = {
+        {TABLE("e", "few", "9"), "input \"few\" has a limit of 10, but Embedding \"e\" (PATH:7) has 9 rows; a limit of 9 fits", 5},
+        {TABLE("e", "few", "1"), "has 1 row; a limit of 1 fits", 5},
+        {"<Reshape name=\"r\" in=\"few\" shape=\"batch*seq\"/>" TABLE("e", "r", "9"), "but Embedding \"e\" (PATH:7) has 9 rows", 5},
+        {"<repeat name=\"r\" count=\"3\">" TABLE("e", "few", "9") "</repeat>", "(PATH:7) has 9 rows", 5},
+        {CLASSES("5", "few"), "but SoftmaxCrossEntropyLoss \"loss\" (PATH:7) has 5 classes; a limit of 5 fits", 5},
+        {TABLE("e", "ones", "1"), "input \"ones\" holds ones, but Embedding \"e\" (PATH:7) has 1 row, which is number 0", 5},
+        {CLASSES("5", "shown"), "has no ignore_index; give it ignore_index=\"-100\"", 5},
+        {TABLE("e", "masked", "6"), "mask_id is 6, but input \"masked\" takes ids below 6", 10},
+    };
+    struct mpp_arena *arena = mpp_arena_new();
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        int64_t limit = built_limit(good[i].graph, good[i].input);
+        CHECK(limit == good[i].limit, "case %zu: %s has a limit of %" PRId64 "\n%s", i, good[i].input, limit,
+              built(arena, good[i].graph, false));
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char path[40];
+        struct loaded l = load_around(bad[i].graph, false, path);
+        const char *text = mpp_diag_text(l.diag), *mark = strstr(bad[i].message, "PATH");
+        const char *want = mark ? mpp_arena_printf(arena, "%.*s%s%s", (int)(mark - bad[i].message), bad[i].message, path, mark + 4)
+                                : bad[i].message;
+        const char *begin = mpp_arena_printf(arena, "%s:%d: error: ", path, bad[i].line);
+        CHECK(l.status == MPP_INVALID && strncmp(text, begin, strlen(begin)) == 0 && strstr(text, want) && mpp_diag_errors(l.diag) == 1,
+              "wanted \"%s%s\", got:\n%s", begin, want, text);
+        unlink(path);
+        unload(&l);
+    }
+    mpp_arena_free(arena);
+}
+
 /* docs/ops.md lists every layer with its attributes, and every op of the table. */
 static void test_docs(void)
 {
@@ -804,6 +881,7 @@ int main(int argc, char **argv)
     test_builder();
     test_clashing_names();
     test_additive_losses();
+    test_input_limits();
     test_docs();
     test_passes();
     test_verifier();

@@ -46,6 +46,8 @@ def graph(ops, inputs='<input name="x" type="f32" shape="batch, 4"/>', params=""
 
 LOSS = '<MeanSquaredErrorLoss name="loss" in="x x"/>'
 LINEAR = '<Linear name="a" in="x" units="4"/>'
+IDS = '<input name="x" type="f32" shape="batch, 4"/><input name="i" type="i32" shape="batch" {}/>'
+VOCAB = '<dim name="vocab" value="256"/>'
 TAIL = f'{LINEAR}<MeanSquaredErrorLoss name="loss" in="a x"/>'
 DTD = '<?xml version="1.0"?>\n<!DOCTYPE model [{}]>\n'
 BODY = MLP[MLP.index("<model"):]
@@ -149,6 +151,13 @@ MODELS = [
     model("a string that is open", edit('test="layers >= 1"', "test=\"layers == 'x\""), "closing"),
     model("words for numbers", edit('units="out"', 'units="\'many\'"'), "whole number"),
     model("a micro-batch that does not divide", edit('micro="auto"', 'micro="7"'), "does not divide"),
+    # ids and labels
+    model("ids beyond their table", graph('<Embedding name="e" in="i" num_embeddings="64" embedding_dim="4"/>' + LOSS.replace("x x", "e x"),
+                                          IDS.format('limit="vocab"'), VOCAB), r'input "i" has a limit of 256, but Embedding "e" \(.*m.xml:5\) has 64 rows', 3),
+    model("labels beyond the classes", graph(LINEAR.replace('"4"', '"96"') + '<SoftmaxCrossEntropyLoss name="loss" in="a i"/>',
+                                             IDS.format('limit="vocab"'), VOCAB), r'limit of 256, but SoftmaxCross.*"loss".*has 96 classes', 3),
+    model("ids beyond the table of a loop", graph('<repeat name="r" count="3"><Embedding name="e" in="i" num_embeddings="64" embedding_dim="4"/>'
+                                                  '</repeat>' + LOSS, IDS.format('limit="vocab"'), VOCAB), "has 64 rows", 3),
     # names and wiring
     model("a name with a slash", edit('name="last"', 'name="../../x"'), "not a name"),
     model("a name with a quote", edit('name="last"', "name='la\"st'"), "not a name"),
