@@ -256,6 +256,52 @@ static void add_training(struct mpp_emit *e, struct mpp_text *out)
                  (long long)(t->total_steps > 0 ? t->total_steps : 10), (long long)t->save_every, (long long)t->save_keep);
 }
 
+/* The string of struct mpp_program's `built`, as literals of one line each. */
+struct built {
+    struct mpp_text out;
+    int line; /* characters of the last */
+};
+
+static void add_built(struct built *b, const char *name, const char *value)
+{
+    char *item = mpp_arena_printf(b->out.arena, "%s %s", name, value);
+    for (char *at = item; *at; at++)
+        if (*at == ',' || (*at == ' ' && at != item + strlen(name)))
+            *at = '_';
+    const char *quoted = mpp_emit_quoted(b->out.arena, item);
+    int length = (int)strlen(quoted) - 2;
+    bool wraps = b->line + length > 96;
+    mpp_text_add(&b->out, "%s%s%.*s", b->out.n ? ", " : "", wraps ? "\"\n              \"" : "", length, quoted + 1);
+    b->line = (wraps ? 0 : b->line) + length + 2;
+}
+
+/* Settings that neither the tensors nor the rest of the program tell. */
+static void add_settings(struct mpp_emit *e, struct mpp_text *out)
+{
+    static const char *const told[] = {"optimizer", "weight_decay", "weight_decay_1d", "lr", "final_lr", "warmup_steps", "total_steps",
+                                       "beta1", "beta2", "epsilon", "momentum", "nesterov", "clip_norm", "schedule", "std"};
+    const struct mpp_model *m = e->g->model;
+    const struct mpp_training *t = &m->training;
+    struct built b = {.out = {.arena = e->arena}};
+    add_built(&b, "optimizer", t->optimizer);
+    add_built(&b, "weight_decay", mpp_emit_double(e->arena, t->weight_decay));
+    add_built(&b, "weight_decay_1d", mpp_emit_double(e->arena, isnan(t->weight_decay_1d) ? t->weight_decay : t->weight_decay_1d));
+    for (int i = 0; i < t->n_groups; i++)
+        add_built(&b, mpp_arena_printf(e->arena, "weight_decay:%s", t->groups[i].match),
+                  mpp_emit_double(e->arena, t->groups[i].weight_decay));
+    for (int i = 0; i < m->n_params; i++) {
+        bool again = m->batch_name && !strcmp(m->param_names[i], m->batch_name);
+        for (size_t k = 0; k < sizeof told / sizeof told[0]; k++)
+            again = again || !strcmp(m->param_names[i], told[k]);
+        if (!again)
+            add_built(&b, m->param_names[i], m->param_values[i]);
+    }
+    for (int i = 0; i < m->n_dims; i++)
+        if (!m->batch_name || strcmp(m->dims[i].name, m->batch_name) != 0)
+            add_built(&b, m->dims[i].name, mpp_arena_printf(e->arena, "%lld", (long long)m->dims[i].size));
+    mpp_text_add(out, "    .built = \"%s\",\n", b.out.data);
+}
+
 static void add_data(struct mpp_emit *e, struct mpp_text *out)
 {
     const struct mpp_model *m = e->g->model;
@@ -298,6 +344,7 @@ static void add_program(struct mpp_emit *e, struct mpp_text *out, int n_inputs)
     mpp_text_add(out, "    .forward_backward = stage0_forward_backward,\n    .update = stage0_update,\n"
                       "    .reduce_gradients = stage0_reduce_gradients,\n");
     add_training(e, out);
+    add_settings(e, out);
     add_data(e, out);
     mpp_text_add(out, "};\n\nint main(int argc, char **argv)\n{\n    return mpp_main(argc, argv, &program);\n}\n");
 }

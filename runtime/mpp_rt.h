@@ -181,6 +181,8 @@ struct mpp_program {
     const char *weights;                   /* default for --init; NULL: random */
     const char *const *strip_prefixes;     /* removed from names in weight files, NULL-terminated; may be NULL */
     int64_t save_every, save_keep;         /* 0: only at the end */
+    const char *built;                     /* what else the plan was built with, for checkpoints to tell: "heads 4, pdrop
+                                            * 0.1"; NULL: not known */
 };
 
 /* Parse the command line, start the ranks, train. Returns the process's exit status. */

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "mpp_rt.h"
+#include "host/progress.h"
 #include "host/safetensors.h"
 #include "host/trainer.h"
 
@@ -385,7 +386,10 @@ static void test_options(void)
     expect(RUN(&p, "--save", "--resume", "x") == 2 && said("err", "--save takes a value, but --resume follows"),
            "an option for a value");
     expect(RUN(&p, "--data", "text:") == 2 && said("err", "--data text: names no file"), "a source without a file");
-    expect(RUN(&p, "--steps", "1") == 2 && said("err", "the model names no data"), "no data");
+    expect(RUN(&p, "--steps", "1") == 2 && said("err", "error: the model names no data; give --data npy:DIR or synthetic\n"),
+           "no data");
+    expect(RUN(&p, "--threads", "x") == 2 && said("err", "--threads takes a whole number from 1 to 1024, not \"x\""),
+           "threads in words");
     expect(RUN(&p, "--data", "txt:x") == 2 && said("err", "did you mean \"text\"?"), "a near source");
     expect(RUN(&p, "--data", "npy:/nowhere") == 2 && said("err", "/nowhere: no such folder"), "no folder");
     expect(RUN(&p, "--data", "text:/etc/passwd") == 2 && said("err", "cannot fill input \"x\""), "text into floats");
@@ -424,7 +428,7 @@ static void test_outputs(void)
 static void test_notes(void)
 {
     struct mpp_program p = program_for(1, 1);
-    char *dir = (char *)(uintptr_t)in_folder("notes");
+    char *dir = (char *)(uintptr_t)in_folder("notes"), *built = (char *)(uintptr_t)in_folder("built");
     expect(RUN(&p, "--data", "synthetic", "--save", dir, "--steps", "1") == 0, "a checkpoint");
     p.save_keep = 1;
     expect(RUN(&p, "--data", "synthetic", "--save", dir, "--steps", "5") == 0 &&
@@ -438,8 +442,64 @@ static void test_notes(void)
     expect(RUN(&p, "--data", "synthetic", "--resume", dir, "--steps", "1") == 0 &&
                said("err", "notes/step-1 was trained with batch 6; this run goes on with 12"), "another batch is told");
     p.batch /= 2;
+    p.built = "optimizer sgd, weight_decay 0.1, pdrop 0";
+    expect(RUN(&p, "--data", "synthetic", "--resume", dir, "--steps", "2", "--save", built) == 0 && not_said("err", "note"), "what an older checkpoint does not record makes no difference");
+    p.built = "optimizer adamw, weight_decay 0.2, heads 4";
+    expect(RUN(&p, "--data", "synthetic", "--resume", built, "--steps", "2") == 0 &&
+               said("err", "was trained with optimizer sgd, weight_decay 0.1, pdrop 0, heads none; this run goes on with adamw, "
+                           "0.2, none, 4\n"), "other settings of the plan are told");
+    p.built = NULL;
     expect(RUN(&p, "--data", "synthetic", "--lr", "1e30", "--steps", "9") == 0 && said("err", "is not finite"),
            "a loss that overflows is told");
+}
+
+/* Without --data a resumed run reads what it read before, and what is saved is told. */
+static void test_data_kept(void)
+{
+    struct mpp_program p = program_for(2, 1);
+    double whole[6], kept[6];
+    char data[512], told[600], *dir = (char *)(uintptr_t)in_folder("kept"), *metrics = (char *)(uintptr_t)in_folder("k.jsonl");
+    snprintf(data, sizeof data, "npy:%s", folder);
+    expect(RUN(&p, "--data", data, "--steps", "6", "--metrics", metrics) == 0 && losses(metrics, whole, 6) == 6, "a whole run");
+    p.data = "synthetic";
+    expect(RUN(&p, "--data", data, "--steps", "3", "--save", dir, "--metrics", metrics) == 0, "half of it");
+    snprintf(told, sizeof told, "\nsaved %s/step-3\n", dir);
+    expect(said("out", told), "the last step's checkpoint is told");
+    expect(RUN(&p, "--resume", dir, "--steps", "6", "--save", dir, "--metrics", metrics) == 0 &&
+               losses(metrics, kept, 6) == 6 && memcmp(whole, kept, sizeof whole) == 0, "the other half goes on with its data");
+    snprintf(told, sizeof told, "without --data this run goes on with the checkpoint's, %s\n", data);
+    expect(said("err", told) && not_said("err", "was trained with"), "which is told");
+    snprintf(told, sizeof told, "\nsaved %s/step-6\n", dir);
+    expect(said("out", "/step-4\n") && said("out", told), "and so is what is saved every few steps");
+    expect(RUN(&p, "--resume", dir, "--data", "synthetic", "--steps", "7") == 0 &&
+               said("err", "; this run goes on with synthetic\n") && not_said("err", "without --data"), "--data takes other data");
+}
+
+/* "N samples/s" of a line: whole numbers are grouped, and none has an exponent. */
+static void test_rates(void)
+{
+    static const struct {
+        double rate;
+        const char *text;
+    } rows[] = {{0.5, "  0.50 samples/s\n"}, {12.34, "  12.3 samples/s\n"}, {914.4, "  914 samples/s\n"},
+                {8914, "  8,914 samples/s\n"}, {106000, "  106,000 samples/s\n"}, {12345678, "  12,345,678 samples/s\n"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct mpp_progress *p;
+        struct mpp_error error = {0};
+        struct mpp_step_report report = {.step = 1, .loss = 1, .tokens_per_s = rows[i].rate};
+        fflush(NULL);
+        int out = dup(1);
+        bool ok = freopen(in_folder("out"), "w", stdout) != NULL &&
+                  mpp_progress_open(NULL, false, false, 0, 1, &p, &error) == 0;
+        if (ok) {
+            ok = mpp_progress_step(p, &report, &error) == 0;
+            mpp_progress_close(p);
+        }
+        fflush(NULL);
+        dup2(out, 1);
+        close(out);
+        expect(ok && said("out", rows[i].text), rows[i].text);
+    }
 }
 
 /* A sample that is wrong in the middle of a run ends all ranks with one message. */
@@ -509,6 +569,8 @@ int main(int argc, char **argv)
     test_bad_data();
     test_outputs();
     test_notes();
+    test_data_kept();
+    test_rates();
     test_schedule();
     char command[600];
     snprintf(command, sizeof command, "rm -rf %s", folder);

@@ -357,7 +357,7 @@ static int publish(struct mpp_rank *r, const char *dir, const char *temporary, c
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
     step_path(final, dir, "", r->step);
     step_path(old, dir, ".old-", r->step);
-    mpp_state_describe(r->program, job->options, state);
+    mpp_state_describe(r->program, job->options, job->data_source, state);
     state->step = r->step;
     state->seed = r->seed;
     state->samples = job->first_sample + (r->step - job->first_step) * r->program->batch;

@@ -254,6 +254,17 @@ int mpp_data_fill(const struct mpp_data *data, const struct mpp_rank *r, int64_t
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
+void mpp_data_choices(const struct mpp_program *program, char *out, int out_bytes)
+{
+    bool stream = false, only = true; /* token streams fill some input, and all of them */
+    for (int i = 0; i < program->n_inputs; i++) {
+        bool is_i32 = program->tensors[program->inputs[i].tensor].type == MPP_TYPE_I32;
+        stream = stream || is_token_role(program->inputs[i].role);
+        only = only && program->inputs[i].role != MPP_ROLE_NONE && (is_i32 || !is_token_role(program->inputs[i].role));
+    }
+    (void)snprintf(out, (size_t)out_bytes, "%snpy:DIR or synthetic", stream && only ? "text:FILE, tokens:GLOB, " : "");
+}
+
 /* Token streams fill the inputs that have a role; the windows cover the longest. */
 static int check_roles(struct mpp_data *d, bool text, const char *path, struct mpp_error *error)
 {
@@ -280,6 +291,42 @@ static int check_roles(struct mpp_data *d, bool text, const char *path, struct m
     return mpp_tokens_set_window(d->tokens, length, error);
 }
 
+/* "[any, 64, 32]": the first FREE dimensions may have any extent. */
+static void print_wanted(int free, int n_dims, const int64_t *dims, char *out, size_t out_bytes)
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (int i = 0; i < free + n_dims && at < out_bytes; i++) {
+        const char *before = i == 0 ? "[" : ", ";
+        if (i < free)
+            at += (size_t)snprintf(out + at, out_bytes - at, "%sany", before);
+        else
+            at += (size_t)snprintf(out + at, out_bytes - at, "%s%lld", before, (long long)dims[i - free]);
+    }
+    if (at < out_bytes)
+        (void)snprintf(out + at, out_bytes - at, "%s]", free + n_dims == 0 ? "[" : "");
+}
+
+/* The shape of A is none that input T takes: DIMS, those of a whole batch, samples alone, or batches. */
+static int refuse_shape(const struct array *a, const struct mpp_tensor *t, const int64_t *dims, bool batched,
+                        struct mpp_error *error)
+{
+    char samples[160], batches[160], has[160];
+    int extra = a->npy.n_dims - t->n_dims;
+    mpp_shape_print(a->npy.n_dims, a->npy.dims, has, sizeof has);
+    print_wanted(batched, t->n_dims - batched, dims + batched, samples, sizeof samples);
+    print_wanted(1, t->n_dims, dims, batches, sizeof batches);
+    if (extra != 0 && extra != 1)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: its shape is %s, but input \"%s\" takes %s%s, or %s, which are batches",
+                             a->path, has, t->name, samples, batched ? ", any number of samples" : "", batches);
+    for (int i = extra == 1 || batched; i < a->npy.n_dims; i++)
+        if (a->npy.dims[i] != dims[i - extra])
+            return mpp_error_set(error, MPP_EXIT_INPUT, "%s: its shape is %s, but input \"%s\" takes %s: %lld is not %lld, in "
+                                 "dimension %d of %d", a->path, has, t->name, extra == 1 ? batches : samples,
+                                 (long long)a->npy.dims[i], (long long)dims[i - extra], i + 1, a->npy.n_dims);
+    return mpp_error_set(error, MPP_EXIT_INPUT, "%s: its shape is %s: it holds no samples", a->path, has);
+}
+
 /* Shape of the array against the input's: the same, or with leading counts. */
 static int check_array(const struct mpp_data *d, int input, struct array *a, struct mpp_error *error)
 {
@@ -297,14 +344,8 @@ static int check_array(const struct mpp_data *d, int input, struct array *a, str
     for (int i = 0; fits && i < t->n_dims; i++)
         if (i > 0 || extra == 1 || !batched) /* the first dimension of an array of samples is free */
             fits = a->npy.dims[i + extra] == dims[i];
-    if (!fits) {
-        char want[160], has[160];
-        mpp_shape_print(t->n_dims, dims, want, sizeof want);
-        mpp_shape_print(a->npy.n_dims, a->npy.dims, has, sizeof has);
-        return mpp_error_set(error, MPP_EXIT_INPUT,
-                             "%s: its shape is %s, but input \"%s\" takes %s, or that with one dimension in front%s",
-                             a->path, has, t->name, want, batched ? ", or any number of samples" : "");
-    }
+    if (!fits)
+        return refuse_shape(a, t, dims, batched, error);
     if (mpp_npy_is_float(&a->npy) != (t->type == MPP_TYPE_F32))
         return mpp_error_set(error, MPP_EXIT_INPUT, "%s: its dtype is %s, but input \"%s\" takes %s", a->path,
                              mpp_npy_type_name(&a->npy), t->name,

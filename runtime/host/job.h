@@ -26,6 +26,7 @@ struct mpp_job {
     const struct mpp_options *options;
     struct mpp_transport *transport;
     struct mpp_data *data; /* opened before the ranks start, read by all of them */
+    char *data_source;     /* what --data takes; NULL: not known yet */
     int local_ranks;       /* ranks in this process */
     uint64_t seed;
     int64_t first_step;    /* steps already done: 0, or the checkpoint's */

@@ -17,15 +17,21 @@ static const char *const names[N_OPTIONS] = {
     "--threads", "--timeout", "--help",
 };
 
-static int parse_count(const char *name, const char *value, int64_t *out, struct mpp_error *error)
+static int parse_range(const char *name, const char *value, int64_t least, int64_t most, int64_t *out, struct mpp_error *error)
 {
     char *end;
     errno = 0;
     long long x = strtoll(value, &end, 10);
-    if (end == value || *end != '\0' || errno != 0 || x < 0)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "%s takes a whole number from 0 to 9223372036854775807, not \"%s\"", name, value);
+    if (end == value || *end != '\0' || errno != 0 || x < least || x > most)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s takes a whole number from %lld to %lld, not \"%s\"", name,
+                             (long long)least, (long long)most, value);
     *out = x;
     return MPP_EXIT_OK;
+}
+
+static int parse_count(const char *name, const char *value, int64_t *out, struct mpp_error *error)
+{
+    return parse_range(name, value, 0, INT64_MAX, out, error);
 }
 
 static int parse_one(enum option option, const char *value, struct mpp_options *o, struct mpp_error *error)
@@ -48,12 +54,9 @@ static int parse_one(enum option option, const char *value, struct mpp_options *
         o->seed_given = true;
         return code;
     case OPT_THREADS:
-        code = parse_count(names[option], value, &o->threads, error);
+        code = parse_range(names[option], value, 1, MPP_MAX_THREADS, &o->threads, error);
         if (code != MPP_EXIT_OK)
             return code;
-        if (o->threads < 1 || o->threads > MPP_MAX_THREADS)
-            return mpp_error_set(error, MPP_EXIT_INPUT, "--threads takes a whole number from 1 to %d, not \"%s\"",
-                                 MPP_MAX_THREADS, value);
         if (o->threads > 1 && !mpp_threads_built())
             return mpp_error_set(error, MPP_EXIT_INPUT, "--threads %s: this trainer was built without OpenMP, a device "
                                  "has one thread; build it again with a compiler that has -fopenmp", value);
@@ -121,11 +124,6 @@ int mpp_options_parse(int argc, char **argv, const struct mpp_program *program, 
     bool begins = o.resume != NULL && o.save != NULL && strcmp(o.resume, o.save) == 0; /* or goes on, if it has begun */
     if (o.init != NULL && o.resume != NULL && !begins)
         return mpp_error_set(error, MPP_EXIT_INPUT, "--init and --resume both say where the weights come from; give one");
-    if (o.data == NULL)
-        o.data = program->data;
-    if (o.data == NULL && !o.help)
-        return mpp_error_set(error, MPP_EXIT_INPUT,
-                             "the model names no data; give --data text:FILE, tokens:GLOB, npy:DIR or synthetic");
     if (o.init == NULL && (o.resume == NULL || begins))
         o.init = program->weights;
     if (o.init != NULL && strcmp(o.init, "random") == 0)
@@ -141,7 +139,7 @@ void mpp_options_usage(FILE *out, const char *argv0, const struct mpp_program *p
             "usage: %s [options]\n"
             "Trains %s; started by mpirun each process is one device, alone all devices are threads.\n\n"
             "  --data SOURCE         text:FILE (bytes), tokens:GLOB (token shards), npy:DIR (NAME.npy per\n"
-            "                        input), synthetic; default %s\n"
+            "                        input), synthetic; default the checkpoint's, or %s\n"
             "  --steps N             train up to step N; default %lld\n"
             "  --seed N              of weights, samples and dropout; default %lld\n"
             "  --init FILE           weights: .safetensors, or model.safetensors.index.json, or random;\n"

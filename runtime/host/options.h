@@ -14,7 +14,8 @@
 #include "fail.h"
 #include "mpp_rt.h"
 
-/* Strings are borrowed from argv or the program; NULL: not given. */
+/* Strings are borrowed from argv or the program; NULL: not given. Data is only argv's: without, a checkpoint tells it,
+ * else the program. */
 struct mpp_options {
     bool help;
     const char *data, *init, *save, *resume, *metrics, *dump_grads;

@@ -19,7 +19,7 @@ struct mpp_progress {
     int64_t first, last;
     bool terminal, on_line; /* a line without its end is on the terminal */
     bool warned;            /* of a loss that is no number */
-    double printed_s;
+    double printed_s, told_s; /* when a step was last shown, and a checkpoint told */
 };
 
 double mpp_clock_s(void)
@@ -86,6 +86,24 @@ int mpp_progress_open(const char *metrics, bool append, bool rewrite, int64_t fi
     return MPP_EXIT_OK;
 }
 
+/* "1,234,567": whole from 100 on. */
+static void print_rate(double x, char *out, size_t out_bytes)
+{
+    char digits[48];
+    if (!(x < 1e15)) { /* no such speed; infinite where the clock stood still */
+        (void)snprintf(out, out_bytes, "%.4g", x);
+        return;
+    }
+    int n = snprintf(digits, sizeof digits, "%.*f", x < 10 ? 2 : x < 100 ? 1 : 0, x);
+    size_t at = 0;
+    for (int i = 0; i < n && at + 2 < out_bytes; i++) {
+        if (x >= 100 && i > 0 && (n - i) % 3 == 0)
+            out[at++] = ',';
+        out[at++] = digits[i];
+    }
+    out[at] = '\0';
+}
+
 static void print_number(FILE *out, const char *name, double x)
 {
     if (isfinite(x))
@@ -100,9 +118,11 @@ static void print_line(struct mpp_progress *p, const struct mpp_step_report *r)
     bool last = r->step == p->last;
     if (!last && p->last - p->first > FEW_STEPS && now - p->printed_s < (p->terminal ? 0.1 : 1.0))
         return;
+    char rate[64];
     p->printed_s = now;
-    printf("%sstep %lld/%lld  loss %.6g  %.4g %s/s%s", p->terminal ? "\r" : "", (long long)r->step,
-           (long long)p->last, isnan(r->loss) ? fabs(r->loss) : r->loss, r->tokens_per_s, r->tokens ? "tokens" : "samples",
+    print_rate(r->tokens_per_s, rate, sizeof rate);
+    printf("%sstep %lld/%lld  loss %.6g  %s %s/s%s", p->terminal ? "\r" : "", (long long)r->step,
+           (long long)p->last, isnan(r->loss) ? fabs(r->loss) : r->loss, rate, r->tokens ? "tokens" : "samples",
            p->terminal ? "\033[K" : "\n");
     p->on_line = p->terminal;
     fflush(stdout);
@@ -143,6 +163,16 @@ void mpp_progress_say(struct mpp_progress *progress, const char *fmt, ...)
     va_end(args);
     putchar('\n');
     fflush(stdout);
+}
+
+void mpp_progress_saved(struct mpp_progress *progress, const char *dir, int64_t step)
+{
+    struct mpp_progress *p = progress;
+    double now = mpp_clock_s();
+    if (step < p->last && p->last - p->first > FEW_STEPS && now - p->told_s < 1.0)
+        return;
+    p->told_s = now;
+    mpp_progress_say(p, "saved %s/step-%lld", dir, (long long)step);
 }
 
 int mpp_progress_flush(struct mpp_progress *progress, struct mpp_error *error)

@@ -33,6 +33,8 @@ int mpp_progress_step(struct mpp_progress *progress, const struct mpp_step_repor
     MPP_RT_CHECKED;
 /* A line of its own on stdout. */
 void mpp_progress_say(struct mpp_progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Tells that DIR/step-STEP was saved: of a run of many steps at most once a second, and of its last. */
+void mpp_progress_saved(struct mpp_progress *progress, const char *dir, int64_t step);
 /* The metrics so far survive a power cut. */
 int mpp_progress_flush(struct mpp_progress *progress, struct mpp_error *error) MPP_RT_CHECKED;
 void mpp_progress_close(struct mpp_progress *progress);

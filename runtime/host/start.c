@@ -17,6 +17,14 @@ static void say(bool speaks, const char *note)
         mpp_note("%s", note);
 }
 
+/* What --data says, else what the run to go on with read, else what the model names; NULL: none of them. */
+static const char *source_of(const struct mpp_job *job, const struct mpp_checkpoint *found)
+{
+    if (job->options->data != NULL)
+        return job->options->data;
+    return found != NULL && found->data[0] != '\0' ? found->data : job->program->data;
+}
+
 /* FOUND is what to go on from; tell how this run differs. */
 static void tell_differences(const struct mpp_job *job, const struct mpp_checkpoint *found, bool speaks)
 {
@@ -24,15 +32,36 @@ static void tell_differences(const struct mpp_job *job, const struct mpp_checkpo
     struct mpp_checkpoint *now = calloc(1, sizeof *now);
     if (now == NULL)
         return;
-    mpp_state_describe(job->program, job->options, now);
+    mpp_state_describe(job->program, job->options, source_of(job, found), now);
     mpp_state_compare(found, now, note, sizeof note);
     say(speaks, note);
     free(now);
 }
 
-/* The run begins where FOUND ends, which the job then owns; NULL: at step 0. */
-static void adopt(struct mpp_job *job, struct mpp_checkpoint *found)
+/* Opens the data that the run reads, where it is not open yet with SEED. */
+static int open_data(struct mpp_job *job, uint64_t seed, struct mpp_error *error)
 {
+    char choices[96];
+    const char *source = source_of(job, job->resume);
+    if (source == NULL) {
+        mpp_data_choices(job->program, choices, sizeof choices);
+        return mpp_error_set(error, MPP_EXIT_INPUT, "the model names no data; give --data %s", choices);
+    }
+    if (job->data != NULL && strcmp(source, job->data_source) == 0 && seed == job->seed)
+        return MPP_EXIT_OK;
+    mpp_data_close(job->data);
+    free(job->data_source);
+    job->data = NULL;
+    job->data_source = strdup(source);
+    if (job->data_source == NULL)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+    return mpp_data_open(job->data_source, job->program, job->seed, &job->data, error);
+}
+
+/* The run begins where FOUND ends, which the job then owns; NULL: at step 0. */
+static int adopt(struct mpp_job *job, struct mpp_checkpoint *found, struct mpp_error *error)
+{
+    uint64_t seed = job->seed;
     free(job->resume);
     job->resume = found;
     job->first_step = job->first_sample = 0;
@@ -42,8 +71,10 @@ static void adopt(struct mpp_job *job, struct mpp_checkpoint *found)
         job->first_sample = found->samples >= 0 ? found->samples : found->step * batch;
         job->seed = found->seed;
     }
-    if (job->data != NULL)
+    int code = open_data(job, seed, error);
+    if (code == MPP_EXIT_OK)
         mpp_data_continue(job->data, job->first_step, job->first_sample);
+    return code;
 }
 
 /* Looks for what --resume means. *FOUND_OUT is the caller's, or NULL: --save and --resume are one folder, which holds no
@@ -74,31 +105,30 @@ static int find_start(struct mpp_job *job, bool speaks, struct mpp_error *error)
     int code = look(job->options, &found, error);
     if (code != MPP_EXIT_OK)
         return code;
-    adopt(job, found);
     if (found == NULL && speaks)
         mpp_note("%s holds no checkpoint yet: training starts from the beginning", job->options->save);
     if (found != NULL) {
         say(speaks, found->note);
         tell_differences(job, found, speaks);
+        const char *source = source_of(job, found);
+        if (speaks && source == found->data && (job->program->data == NULL || strcmp(source, job->program->data) != 0))
+            mpp_note("without --data this run goes on with the checkpoint's, %s", source);
     }
-    return MPP_EXIT_OK;
+    return adopt(job, found, error);
 }
 
 int mpp_start_prepare(struct mpp_job *job, bool speaks, struct mpp_error *error)
 {
     job->seed = job->options->seed;
-    int code = job->options->resume != NULL ? find_start(job, speaks, error) : MPP_EXIT_OK;
-    if (code == MPP_EXIT_OK)
-        code = mpp_data_open(job->options->data, job->program, job->seed, &job->data, error);
-    if (code == MPP_EXIT_OK)
-        mpp_data_continue(job->data, job->first_step, job->first_sample);
-    return code;
+    return job->options->resume != NULL ? find_start(job, speaks, error) : adopt(job, NULL, error);
 }
 
 void mpp_start_clean(struct mpp_job *job)
 {
     mpp_data_close(job->data);
+    free(job->data_source);
     free(job->resume);
+    job->data_source = NULL;
     job->data = NULL;
     job->resume = NULL;
 }
@@ -123,8 +153,25 @@ static int look_again(struct mpp_rank *r, struct mpp_error *error)
         free(found);
         return code;
     }
-    adopt(job, found);
-    return MPP_EXIT_OK;
+    return adopt(job, found, error);
+}
+
+/* A process of its own: begin where rank 0 does. START is for what it tells. */
+static int follow(struct mpp_rank *r, struct mpp_checkpoint *start, struct mpp_error *error)
+{
+    static const struct mpp_checkpoint none = {.step = -1};
+    struct mpp_job *job = ((struct mpp_local *)r->impl)->job;
+    const struct mpp_checkpoint *told = job->resume != NULL ? job->resume : &none;
+    for (int to = 1; r->rank == 0 && to < r->n_ranks; to++)
+        r->transport->ops->send(r, to, told, sizeof *told);
+    if (r->rank == 0)
+        return MPP_EXIT_OK;
+    r->transport->ops->receive(r, 0, start, sizeof *start);
+    if (start->step < 0) {
+        free(start);
+        start = NULL;
+    }
+    return adopt(job, start, error);
 }
 
 void mpp_start_agree(struct mpp_rank *r)
@@ -144,18 +191,6 @@ void mpp_start_agree(struct mpp_rank *r)
         free(start);
         mpp_leave(r, worst);
     }
-    if (job->local_ranks == r->n_ranks)
-        return;
-    static const struct mpp_checkpoint none = {.step = -1};
-    const struct mpp_checkpoint *told = job->resume != NULL ? job->resume : &none;
-    for (int to = 1; r->rank == 0 && to < r->n_ranks; to++)
-        r->transport->ops->send(r, to, told, sizeof *told);
-    if (r->rank == 0)
-        return;
-    r->transport->ops->receive(r, 0, start, sizeof *start);
-    if (start->step < 0) {
-        free(start);
-        start = NULL;
-    }
-    adopt(job, start);
+    if (job->local_ranks < r->n_ranks)
+        mpp_agree(r, follow(r, start, &error), &error);
 }

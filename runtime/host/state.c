@@ -15,6 +15,7 @@
 
 #define STEP_LIMIT 1000000000000 /* steps, times any batch, stay within int64_t */
 #define BATCH_LIMIT 1000000
+#define TEXT_BYTES sizeof((struct mpp_checkpoint *)0)->data /* the longest text */
 
 const char *const mpp_state_file_names[MPP_STATE_FILES] = {"model.safetensors", "optimizer.safetensors"};
 
@@ -39,7 +40,7 @@ uint64_t mpp_state_sum(const char *name, int64_t first, const char *bytes, int64
 
 /* ---- this run ------------------------------------------------------------------------------------------- */
 
-void mpp_state_describe(const struct mpp_program *program, const struct mpp_options *options,
+void mpp_state_describe(const struct mpp_program *program, const struct mpp_options *options, const char *data,
                         struct mpp_checkpoint *state_out)
 {
     static const char *const schedules[] = {
@@ -55,7 +56,8 @@ void mpp_state_describe(const struct mpp_program *program, const struct mpp_opti
     };
     (void)snprintf(s->schedule, sizeof s->schedule, "%s", schedules[program->schedule]);
     (void)snprintf(s->model, sizeof s->model, "%s", program->model);
-    (void)snprintf(s->data, sizeof s->data, "%s", options->data != NULL ? options->data : "");
+    (void)snprintf(s->data, sizeof s->data, "%s", data != NULL ? data : "");
+    (void)snprintf(s->built, sizeof s->built, "%s", program->built != NULL ? program->built : "");
 }
 
 /* Appends to two lists, what was and what is. */
@@ -68,6 +70,49 @@ static void differ(struct lists *l, const char *name, const char *was, const cha
     size_t n = strlen(l->was), m = strlen(l->is);
     (void)snprintf(l->was + n, sizeof l->was - n, "%s%s %s", n > 0 ? ", " : "", name, was);
     (void)snprintf(l->is + m, sizeof l->is - m, "%s%s", m > 0 ? ", " : "", is);
+}
+
+/* One "name value" of a list of them. */
+struct item {
+    const char *name, *value;
+    int name_length, value_length;
+};
+
+/* The next of the list at *AT. */
+static bool next_item(const char **at, struct item *out)
+{
+    if (**at == '\0')
+        return false;
+    int length = (int)strcspn(*at, ","), name = (int)strcspn(*at, " ,");
+    int gap = name < length;
+    *out = (struct item){*at, *at + name + gap, name, length - name - gap};
+    *at += length;
+    *at += strspn(*at, ", ");
+    return true;
+}
+
+static bool find_item(const char *list, const struct item *like, struct item *out)
+{
+    while (next_item(&list, out))
+        if (out->name_length == like->name_length && memcmp(out->name, like->name, (size_t)like->name_length) == 0)
+            return true;
+    return false;
+}
+
+/* IS: of which LIST has no item, or another. ADDED: those that it lacks only. */
+static void differ_built(struct lists *l, const char *from, const char *other, bool added)
+{
+    struct item a, b;
+    char name[64], was[64], is[64];
+    while (next_item(&from, &a)) {
+        bool found = find_item(other, &a, &b);
+        if (found && (added || (a.value_length == b.value_length && memcmp(a.value, b.value, (size_t)a.value_length) == 0)))
+            continue;
+        (void)snprintf(name, sizeof name, "%.*s", a.name_length, a.name);
+        (void)snprintf(was, sizeof was, "%.*s", a.value_length, a.value);
+        (void)snprintf(is, sizeof is, "%.*s", found ? b.value_length : 4, found ? b.value : "none");
+        differ(l, name, added ? is : was, added ? was : is);
+    }
 }
 
 void mpp_state_compare(const struct mpp_checkpoint *from, const struct mpp_checkpoint *now, char *note, int note_bytes)
@@ -93,6 +138,10 @@ void mpp_state_compare(const struct mpp_checkpoint *from, const struct mpp_check
         (void)snprintf(is, sizeof is, "%.9g", now->setting[i]);
         differ(&l, setting_names[i], was, is);
     }
+    if (from->built[0] != '\0' && now->built[0] != '\0') {
+        differ_built(&l, from->built, now->built, false);
+        differ_built(&l, now->built, from->built, true);
+    }
     if (l.was[0] != '\0')
         (void)snprintf(note, (size_t)note_bytes, "%.255s was trained with %s; this run goes on with %s", from->path, l.was,
                        l.is);
@@ -102,7 +151,7 @@ void mpp_state_compare(const struct mpp_checkpoint *from, const struct mpp_check
 
 static void print_text(FILE *out, const char *name, const char *text)
 {
-    char escaped[6 * sizeof((struct mpp_checkpoint *)0)->data];
+    char escaped[6 * TEXT_BYTES];
     int64_t n = mpp_json_escape(text, escaped);
     fprintf(out, "\"%s\": \"%.*s\"", name, (int)n, escaped);
 }
@@ -118,7 +167,9 @@ static void print_state(FILE *out, const struct mpp_checkpoint *s)
     print_text(out, "schedule", s->schedule);
     for (int i = 0; i < MPP_STATE_SETTINGS; i++)
         fprintf(out, ",\n    \"%s\": %.17g", setting_names[i], s->setting[i]);
-    fputs("\n  },\n  \"files\": {", out);
+    fputs("\n  },\n  ", out);
+    print_text(out, "built", s->built);
+    fputs(",\n  \"files\": {", out);
     for (int i = 0; i < MPP_STATE_FILES; i++)
         fprintf(out, "%s\n    \"%s\": {\"bytes\": %lld, \"sum\": \"%016llx\"}", i > 0 ? "," : "", mpp_state_file_names[i],
                 (long long)s->file[i].bytes, (unsigned long long)s->file[i].sum);
@@ -212,7 +263,8 @@ static void read_files(struct mpp_json *j, struct mpp_checkpoint *out)
             mpp_json_fault(j, "%s is not listed", mpp_state_file_names[i]);
 }
 
-enum key { KEY_STEP, KEY_SEED, KEY_BATCH, KEY_SAMPLES, KEY_MODEL, KEY_DATA, KEY_SETTINGS, KEY_FILES, N_KEYS };
+enum key { KEY_STEP, KEY_SEED, KEY_BATCH, KEY_SAMPLES, KEY_MODEL, KEY_DATA, KEY_SETTINGS, KEY_BUILT, KEY_FILES,
+           N_KEYS };
 
 static void read_member(struct mpp_json *j, int key, struct mpp_checkpoint *out)
 {
@@ -228,6 +280,7 @@ static void read_member(struct mpp_json *j, int key, struct mpp_checkpoint *out)
     case KEY_MODEL: mpp_json_string(j, out->model, sizeof out->model); break;
     case KEY_DATA: mpp_json_string(j, out->data, sizeof out->data); break;
     case KEY_SETTINGS: read_settings(j, out); break;
+    case KEY_BUILT: mpp_json_string(j, out->built, sizeof out->built); break;
     case KEY_FILES: read_files(j, out); break;
     default: mpp_json_skip(j);
     }
@@ -235,7 +288,8 @@ static void read_member(struct mpp_json *j, int key, struct mpp_checkpoint *out)
 
 static int read_state(const char *path, struct mpp_checkpoint *out, struct mpp_error *error)
 {
-    static const char *const names[N_KEYS] = {"step", "seed", "batch", "samples", "model", "data", "settings", "files"};
+    static const char *const names[N_KEYS] = {"step", "seed", "batch", "samples", "model", "data", "settings", "built",
+                                              "files"};
     struct mpp_mapped text;
     int code = mpp_mapped_open(path, &text, error);
     if (code != MPP_EXIT_OK)

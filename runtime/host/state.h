@@ -32,9 +32,10 @@ struct mpp_checkpoint {
     int64_t samples;              /* read by then */
     uint64_t seed;
     int64_t batch;                /* samples per step; 0: not recorded */
-    char model[128], data[1024];
+    char model[128], data[MPP_PATH_BYTES + 16];
     char schedule[16];            /* "": not recorded, nor are the settings */
     double setting[MPP_STATE_SETTINGS];
+    char built[2048];             /* as the program's; "": not recorded */
     struct mpp_state_file file[MPP_STATE_FILES];
     char note[512];               /* newer steps that were passed over, or "" */
 };
@@ -50,8 +51,8 @@ int64_t mpp_checkpoint_newest(const char *dir, int64_t below);
 /* Number of a folder called step-N, or -1. */
 int64_t mpp_checkpoint_number(const char *name);
 
-/* Model, data, batch and settings of this run; the rest is zero. */
-void mpp_state_describe(const struct mpp_program *program, const struct mpp_options *options,
+/* Model, DATA (what --data takes), batch and settings of this run; the rest is zero. */
+void mpp_state_describe(const struct mpp_program *program, const struct mpp_options *options, const char *data,
                         struct mpp_checkpoint *state_out);
 /* What differs, as one sentence in NOTE, or "". */
 void mpp_state_compare(const struct mpp_checkpoint *from, const struct mpp_checkpoint *now, char *note, int note_bytes);

@@ -245,6 +245,12 @@ static void save(struct mpp_rank *r)
     mpp_checkpoint_save(r, local_of(r)->job->options->save);
 }
 
+static void tell_saved(const struct mpp_rank *r)
+{
+    if (r->rank == 0)
+        mpp_progress_saved(local_of(r)->progress, local_of(r)->job->options->save, r->step);
+}
+
 /* Between two steps: does what was ASKED. */
 static void answer(struct mpp_rank *r, int asked, bool saved)
 {
@@ -293,11 +299,14 @@ static void train(struct mpp_rank *r)
             report_step(r, begun_s);
         if (o->save != NULL && every > 0 && step % every == 0) {
             save(r);
+            tell_saved(r);
             saved = step;
         }
     }
-    if (o->save != NULL && saved != r->step)
+    if (o->save != NULL && saved != r->step) {
         save(r);
+        tell_saved(r);
+    }
 }
 
 static void conclude(const struct mpp_rank *r)

@@ -53,7 +53,7 @@ static void write_back(const struct mpp_checkpoint *found)
     fuzz_must(mpp_checkpoint_find(in_folder("step-3"), &again, NULL, &error) == 0, "and read again");
     fuzz_must(again.step == found->step && again.samples == found->samples && again.seed == found->seed &&
               again.batch == found->batch && strcmp(again.model, found->model) == 0 &&
-              strcmp(again.data, found->data) == 0 && strcmp(again.schedule, found->schedule) == 0, "it says the same");
+              strcmp(again.data, found->data) == 0 && strcmp(again.built, found->built) == 0 && strcmp(again.schedule, found->schedule) == 0, "it says the same");
     for (int i = 0; i < MPP_STATE_SETTINGS; i++)
         fuzz_must(memcmp(&again.setting[i], &found->setting[i], sizeof again.setting[i]) == 0, "in every digit");
     for (int i = 0; i < MPP_STATE_FILES; i++)
