@@ -149,9 +149,22 @@ static const char *percent(struct mpp_arena *arena, double v)
     return three(arena, ceil(v * 100) / 100);
 }
 
+/* ", pinned to dp=2 and by the model file to shard:wte.weight=vocab/model"; "" where nothing is. */
+static const char *pinned(const struct report *r)
+{
+    const struct mpp_model *m = r->g->model;
+    struct mpp_text s = {.arena = r->arena};
+    if (r->plan->pins && *r->plan->pins)
+        mpp_text_add(&s, ", pinned to %s", r->plan->pins);
+    for (int i = 0; m && i < m->n_shards; i++)
+        mpp_text_add(&s, "%sshard:%s=%s%s%s", i ? ", " : s.n ? " and by the model file to " : ", pinned by the model file to ",
+                     m->shards[i].match, m->shards[i].dim, m->shards[i].axis ? "/" : "", m->shards[i].axis ? m->shards[i].axis : "");
+    return mpp_text_string(&s);
+}
+
 static void proof(const struct report *r)
 {
-    const char *pins = r->plan->pins && *r->plan->pins ? mpp_arena_printf(r->arena, ", pinned to %s", r->plan->pins) : "";
+    const char *pins = pinned(r);
     double gap = 100 * r->plan->gap;
     if (r->plan->objective_ps <= 0 || r->plan->bound_ps <= 0)
         return;
@@ -435,8 +448,8 @@ static void unsplit(const struct report *r)
     if (n == 0)
         return;
     struct mpp_text s = {.arena = r->arena};
-    mpp_text_add(&s, "%s", r->plan->pins && *r->plan->pins ? "whole on every device, pinned or cheapest so: "
-                                                           : "whole on every device, because that is cheapest: ");
+    mpp_text_add(&s, "%s", *pinned(r) ? "whole on every device, pinned or cheapest so: "
+                                      : "whole on every device, because that is cheapest: ");
     for (int i = 0; i < n && i < MAX_UNSPLIT; i++)
         mpp_text_add(&s, "%s%s", i ? ", " : "", names[i]);
     if (n > MAX_UNSPLIT)

@@ -202,60 +202,113 @@ static bool tensor_matches(const struct mpp_gtensor *t, const char *glob)
     return mpp_glob(glob, t->name) || (t->info && t->info->published && mpp_glob(glob, t->info->published));
 }
 
-static enum mpp_status check_shard(struct mpp_diag *diag, const struct mpp_graph *g, const struct mpp_pin_tensor *pin,
-                                   struct mpp_loc loc)
+/* A shard pin and how messages name it: --fix shard:GLOB=dimension/axis, or <shard match="GLOB"> of the model file. */
+struct shard {
+    const struct mpp_pin_tensor *pin;
+    struct mpp_loc loc;
+    const char *name;
+};
+
+enum { MAX_LISTED = 64, MAX_SHOWN = 8 };
+
+/* "a", "b" and "c", with quotes; how many more where there are many. */
+static const char *listed(struct mpp_arena *arena, const char *const *names, int n)
 {
-    const char *names[64];
+    const char *t = "";
+    for (int i = 0; i < n && i < MAX_SHOWN; i++)
+        t = mpp_arena_printf(arena, "%s%s\"%s\"", t, i == 0 ? "" : i == n - 1 ? " and " : ", ", names[i]);
+    return n > MAX_SHOWN ? mpp_arena_printf(arena, "%s and %d more", t, n - MAX_SHOWN) : t;
+}
+
+static void add_name(const char **names, int *n, const char *name)
+{
+    for (int k = 0; k < *n; k++)
+        if (strcmp(names[k], name) == 0)
+            return;
+    if (*n < MAX_LISTED)
+        names[(*n)++] = name;
+}
+
+static void no_match(struct mpp_arena *scratch, struct mpp_diag *diag, const struct mpp_graph *g, const struct shard *s)
+{
+    const char **all = mpp_arena_array(scratch, g->n_tensors, const char *), *example = NULL;
+    for (mpp_id i = 0; i < g->n_tensors; i++) {
+        all[i] = g->tensors[i].info ? g->tensors[i].info->published : g->tensors[i].name;
+        if (!example && g->tensors[i].info)
+            example = all[i];
+    }
+    const char *hint = mpp_diag_hint(diag, s->pin->glob, all, g->n_tensors);
+    if (!*hint && example)
+        hint = mpp_arena_printf(scratch, "; parameters are called as in \"%s\", and * stands for any letters", example);
+    mpp_diag_error(diag, s->loc, "%s: no tensor matches \"%.80s\"%s", s->name, s->pin->glob, hint);
+}
+
+static bool check_tensors(struct mpp_arena *scratch, struct mpp_diag *diag, const struct mpp_graph *g, const struct shard *s)
+{
+    const char *names[MAX_LISTED];
     int n = 0, matches = 0;
     for (mpp_id i = 0; i < g->n_tensors; i++) {
         const struct mpp_gtensor *t = &g->tensors[i];
-        if (!tensor_matches(t, pin->glob))
+        if (!tensor_matches(t, s->pin->glob))
             continue;
         matches++;
         for (int d = 0; d < t->n_dims; d++) {
-            if (!t->dims[d].name)
-                continue;
-            if (strcmp(t->dims[d].name, pin->dimension) == 0)
-                return MPP_OK;
-            bool known = n == 64;
-            for (int k = 0; k < n && !known; k++)
-                known = strcmp(names[k], t->dims[d].name) == 0;
-            if (!known)
-                names[n++] = t->dims[d].name;
+            if (t->dims[d].name && strcmp(t->dims[d].name, s->pin->dimension) == 0)
+                return true;
+            if (t->dims[d].name)
+                add_name(names, &n, t->dims[d].name);
         }
     }
     if (matches == 0) {
-        struct mpp_arena *scratch = mpp_arena_scratch(g->arena);
-        const char **all = mpp_arena_array(scratch, g->n_tensors, const char *);
-        for (mpp_id i = 0; i < g->n_tensors; i++)
-            all[i] = g->tensors[i].name;
-        mpp_diag_error(diag, loc, "no tensor matches \"%s\"%s", pin->glob,
-                       mpp_diag_hint(diag, pin->glob, all, g->n_tensors));
-        mpp_arena_free(scratch);
-    } else {
-        mpp_diag_error(diag, loc, "no tensor that matches \"%s\" has a dimension \"%s\"%s", pin->glob, pin->dimension,
-                       mpp_diag_hint(diag, pin->dimension, names, n));
+        no_match(scratch, diag, g, s);
+        return false;
     }
-    return MPP_INVALID;
+    const char *hint = mpp_diag_hint(diag, s->pin->dimension, names, n);
+    if (!*hint && n > 0)
+        hint = mpp_arena_printf(scratch, "; there %s %s", n == 1 ? "is" : "are", listed(scratch, names, n));
+    mpp_diag_error(diag, s->loc, "%s: no tensor that matches \"%.80s\" has a dimension \"%.80s\"%s", s->name, s->pin->glob,
+                   s->pin->dimension, hint);
+    return false;
 }
 
-/* Is there a mesh with the axis that PIN names? A misspelt one is no matter of memory, so it is said before the search. */
-static enum mpp_status check_axis(struct mpp_diag *diag, const struct mpp_graph *g, int n_devices, const struct mpp_pins *pins,
-                                  const struct mpp_pin_tensor *pin, struct mpp_loc loc)
+/* Is there a mesh with the axis that the pin names? A misspelt one is no matter of memory, so it is said before the search. */
+static bool check_axis(struct mpp_arena *scratch, struct mpp_diag *diag, int n_devices, const struct mpp_pins *pins,
+                       const struct shard *s)
 {
     static const char *const words[] = {"data", "model", "a", "b", "c"};
-    struct mpp_arena *scratch = mpp_arena_scratch(g->arena);
+    const char *names[MAX_LISTED], *axis = s->pin->axis;
     struct mpp_candidate *c;
-    int n = mpp_pins_candidates(scratch, n_devices, false, pins, &c);
-    bool found = n == 0;
-    for (int i = 0; i < n; i++)
-        found = found || mpp_pins_axis(&c[i], pin->axis) >= 0;
-    if (!found)
-        mpp_diag_error(diag, loc, "shard \"%s\": no mesh of %d devices%s has an axis \"%s\"%s", pin->glob, n_devices,
-                       pins->mesh.n_axes || pins->dp || pins->tp ? " that --fix leaves" : "", pin->axis,
-                       mpp_diag_hint(diag, pin->axis, words, 5));
+    int n_names = 0, n = mpp_pins_candidates(scratch, n_devices, false, pins, &c);
+    for (int i = 0; i < n; i++) {
+        if (mpp_pins_axis(&c[i], axis) >= 0)
+            return true;
+        for (int a = 0; a < c[i].mesh.n_axes; a++)
+            add_name(names, &n_names, c[i].mesh.name[a]);
+        for (int k = 0; k < 2; k++)
+            if (mpp_pins_axis(&c[i], words[k]) >= 0)
+                add_name(names, &n_names, words[k]);
+    }
+    if (n == 0)
+        return true;
+    bool word = false;
+    for (int k = 0; k < 5; k++)
+        word = word || strcmp(words[k], axis) == 0;
+    const char *hint = word ? "" : mpp_diag_hint(diag, axis, words, 5);
+    if (!*hint)
+        hint = mpp_arena_printf(scratch, "; there %s %s", n_names == 1 ? "is" : "are", listed(scratch, names, n_names));
+    mpp_diag_error(diag, s->loc, "%s: no mesh of %d devices%s has an axis \"%.80s\"%s", s->name, n_devices,
+                   pins->mesh.n_axes || pins->dp || pins->tp ? " that --fix leaves" : "", axis, hint);
+    return false;
+}
+
+/* AXES: the mesh itself is in order, so that its axes can be looked at. */
+static enum mpp_status check_shard(struct mpp_diag *diag, const struct mpp_graph *g, int n_devices, const struct mpp_pins *pins,
+                                   const struct shard *s, bool axes)
+{
+    struct mpp_arena *scratch = mpp_arena_scratch(g->arena);
+    bool ok = check_tensors(scratch, diag, g, s) && (!axes || check_axis(scratch, diag, n_devices, pins, s));
     mpp_arena_free(scratch);
-    return found ? MPP_OK : MPP_INVALID;
+    return ok ? MPP_OK : MPP_INVALID;
 }
 
 static enum mpp_status check_devices(struct mpp_diag *diag, int n, const struct mpp_pins *p)
@@ -313,15 +366,17 @@ enum mpp_status mpp_pins_check(struct mpp_diag *diag, const struct mpp_graph *gr
         st = MPP_INVALID;
     if (check_batch(diag, graph, pins) != MPP_OK)
         st = MPP_INVALID;
-    for (int i = 0; i < pins->n_tensors; i++)
-        if (check_shard(diag, graph, &pins->tensors[i], nowhere) != MPP_OK
-            || (st == MPP_OK && check_axis(diag, graph, n_devices, pins, &pins->tensors[i], nowhere) != MPP_OK))
+    for (int i = 0; i < pins->n_tensors; i++) {
+        const struct mpp_pin_tensor *pin = &pins->tensors[i];
+        const char *name = mpp_arena_printf(graph->arena, "--fix shard:%.80s=%.80s/%.80s", pin->glob, pin->dimension, pin->axis);
+        if (check_shard(diag, graph, n_devices, pins, &(struct shard){pin, nowhere, name}, st == MPP_OK) != MPP_OK)
             st = MPP_INVALID;
+    }
     for (int i = 0; graph->model && i < graph->model->n_shards; i++) {
         const struct mpp_shard_pin *s = &graph->model->shards[i];
         struct mpp_pin_tensor pin = {s->match, s->dim, s->axis ? s->axis : MPP_PIN_ANY_AXIS};
-        if (check_shard(diag, graph, &pin, s->loc) != MPP_OK
-            || (st == MPP_OK && check_axis(diag, graph, n_devices, pins, &pin, s->loc) != MPP_OK))
+        const char *name = mpp_arena_printf(graph->arena, "<shard match=\"%.80s\">", s->match);
+        if (check_shard(diag, graph, n_devices, pins, &(struct shard){&pin, s->loc, name}, st == MPP_OK) != MPP_OK)
             st = MPP_INVALID;
     }
     return st;

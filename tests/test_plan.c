@@ -211,6 +211,12 @@ static void test_contradictions(void)
     refuses("shard:h.*.mlp.c_fc.wieght=ffn/model", 4, tiny, "no tensor matches");
     refuses("shard:h.*.mlp.c_fc.weight=fffn/model", 4, tiny, "did you mean \"ffn\"");
     refuses("shard:h.*.mlp.c_fc.weight=ffn/modle", 4, tiny, "axis \"modle\"; did you mean \"model\"");
+    refuses("shard:foo=vocab/model", 4, tiny, "--fix shard:foo=vocab/model: no tensor matches \"foo\"; parameters are called as in \"wte.weight\"");
+    refuses("shard:wte.weigth=vocab/model", 4, tiny, "no tensor matches \"wte.weigth\"; did you mean \"wte.weight\"?");
+    refuses("shard:wte.weight=voc/model", 4, tiny, "has a dimension \"voc\"; there are \"vocab\" and \"hidden\"");
+    refuses("shard:*=nothing/model", 4, tiny, "; there are \"batch\", ");
+    refuses("shard:wte.weight=vocab/nothing", 4, tiny, "has an axis \"nothing\"; there are \"a\", \"data\", \"model\" and \"b\"");
+    refuses("dp=4,shard:wte.weight=vocab/model", 4, tiny, "that --fix leaves has an axis \"model\"; there is \"data\"\n");
     refuses("shard:h.*.attn.c_attn.weight=3/model", 4, tiny, "has only 3");
     refuses("mesh=4,shard:wte.weight=vocab/a,shard:wte.weight=hidden/a", 4, tiny, "no plan does what --fix asks");
 }

@@ -520,6 +520,21 @@ def test_words():
         h.check(made.returncode == 0 and not made.stderr, f"words {k}: the trainer compiles", made.stderr[-1500:])
 
 
+def test_pins():
+    """A pin of the model file is said in the report, and what it does not leave with its line."""
+    text = MLP.replace("</model>", '<planning><shard match="last.weight" dim="out" axis="model"/></planning></model>')
+    path, line = wrote(h.TMP, "pins.xml", text), MLP[:MLP.index("</model>")].count("\n") + 1
+    for fixed, says in ((None, "pinned by the model file to shard:last.weight=out/model (gap"),
+                        ("dp=2", "pinned to dp=2 and by the model file to shard:last.weight=out/model (gap")):
+        out = h.TMP / f"pins-{fixed}"
+        p = h.mpplan(path, "--preset", "tiny", "--gpus", "4", *(["--fix", fixed] if fixed else []), "-o", out)
+        report = " ".join((out / "report.txt").read_text().split()) if p.returncode == 0 else p.stderr
+        h.check(says in report, f"pins: a report with --fix {fixed}", report[:800])
+    p = h.mpplan(path, "--preset", "tiny", "--gpus", "4", "--fix", "dp=4", "-o", h.TMP / "pins-out")
+    want = f'pins.xml:{line}: error: <shard match="last.weight">: no mesh of 4 devices that --fix leaves has an axis "model"; there is "data"\n'
+    h.check(p.returncode == 2 and p.stderr.endswith(want), "pins: an axis that --fix leaves no room for", p.stderr)
+
+
 def test_folders():
     """-o makes the folders above, and a failure takes away what was made."""
     tiny = [h.ROOT / "models" / "mlp.xml", "--preset", "tiny"]
@@ -542,7 +557,7 @@ def table(rows):
 
 
 TESTS = {"models": table(MODELS), "includes": table(INCLUDES), "clusters": table(CLUSTERS), "plans": table(PLANS),
-         "options": table(OPTIONS), "names": test_names, "words": test_words, "folders": test_folders, "data": table(malformed_data.ROWS)}
+         "options": table(OPTIONS), "names": test_names, "words": test_words, "pins": test_pins, "folders": test_folders, "data": table(malformed_data.ROWS)}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
