@@ -45,7 +45,7 @@ static void print_result(FILE *to, const struct mpp_pairwise_info *info)
     if (info->glpk_cols > 0)
         fprintf(to, "%-10s %d rows, %d columns\n", "GLPK", info->glpk_rows, info->glpk_cols);
     fprintf(to, "%s: cost %s, bound %s, gap %.6f %%, peak %lld bytes, %.2f s\n",
-            info->status == MPP_PAIRWISE_OPTIMAL ? "optimal" : info->interrupted ? "interrupted" : "feasible",
+            info->status == MPP_PAIRWISE_OPTIMAL ? (info->by_glpk ? "optimal within GLPK's tolerance" : "optimal") : info->interrupted ? "interrupted" : "feasible",
             decimal(info->objective, best), decimal(info->bound, bound), 100 * info->gap, (long long)info->peak_bytes,
             info->seconds);
 }

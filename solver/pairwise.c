@@ -10,9 +10,9 @@
 
 /* Pairs up to which the linear program is worth its time: for prices at once, for branch and cut with a long breath. */
 static const int64_t LP_PAIRS = 20000, EXACT_PAIRS = 60000, MANY_PAIRS = 100000;
-static const int64_t SEARCH_WORK = INT64_C(2000000000), WINDOW_WORK = 200000000, DESCENT_WORK = 200, START_WORK = 400, PROBE_WORK = INT64_C(3000000000);
+static const int64_t SEARCH_WORK = INT64_C(2000000000), WINDOW_WORK = 200000000, DESCENT_WORK = 200, START_WORK = 500000000, PROBE_WORK = INT64_C(3000000000);
 enum { WINDOW_CHOICES = 16, FIRST_WINDOW_PAIRS = 3000, LEAST_WINDOW_PAIRS = 300, MOST_WINDOW_PAIRS = 15000 };
-enum { ASCENT_STEPS = 300, ASCENT_STEPS_MANY = 100, PATIENCE = 10, SETTLING_SWEEPS = 20, WARMING_SWEEPS = 10, MOST_STAGES = 50, STARTS = 8, START_STEPS = 25, WIDER = 4,
+enum { ASCENT_STEPS = 300, ASCENT_STEPS_MANY = 100, PATIENCE = 10, SETTLING_SWEEPS = 20, WARMING_SWEEPS = 10, MOST_STAGES = 50, STARTS = 6, START_STEPS = 25, WIDER = 4,
        WORTH_A_STAGE = 50, EXACT_NODES = 400 };
 static const double MOST_COST_SUM = 0x1p56, REPORT_S = 0.5, FIRST_STEP = 1.0, AGAIN_STEP = 0.3, SHORTER = 0.7, LEAST_STEP = 1e-4,
                     FIRST_PROBE = 1e-4;
@@ -566,6 +566,7 @@ static void confirm(struct mpp_pairwise *s)
     if (log != NULL)
         fprintf(log, "%8.2f s  %-12s %d nodes%s\n", s->info.seconds, sure ? "confirmed" : "not confirmed", EXACT_NODES - nodes,
                 s->found && s->objective != before ? ", a better choice" : "");
+    s->info.by_glpk |= !sure;
     if (sure || s->objective == before)
         exhaust(s);
 }
@@ -767,7 +768,7 @@ static bool search(struct mpp_pairwise *s, int *round)
         bool starts = *round < STARTS;
         ascend(s, starts ? START_STEPS : SETTLING_SWEEPS, length);
         length *= starts ? 1 : SHORTER;
-        descend(s, starts ? START_WORK * (s->info.last.pairs + 1000) : SEARCH_WORK, starts);
+        descend(s, starts ? START_WORK : SEARCH_WORK, starts);
         if (!starts && s->has_local && !s->set.no_windows && !s->set.no_glpk)
             try_windows(s, SEARCH_WORK, &pairs);
         if (worth_fixing(s))

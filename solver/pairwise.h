@@ -81,6 +81,7 @@ struct mpp_pairwise_size {
 struct mpp_pairwise_info {
     enum mpp_pairwise_status status;
     bool interrupted;
+    bool by_glpk;                 /* optimal within GLPK's tolerances: too long to be repeated in whole numbers */
     mpp_i128 objective, bound;    /* of the returned choice, exact; no choice costs less */
     double gap;                   /* (objective - bound) / max(objective, 1) */
     double seconds;
