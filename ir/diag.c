@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "ir/arena.h"
 
@@ -155,6 +156,10 @@ const char *mpp_diag_hint(struct mpp_diag *diag, const char *word, const char *c
     int len = (int)strnlen(word, MAX_WORD + 1), best_distance = len / 3 + 1;
     for (int i = 0; i < n && len <= MAX_WORD && diag->errors < MAX_PRINTED; i++) {
         int other = (int)strnlen(names[i], MAX_WORD + 1);
+        if (strcasecmp(word, names[i]) == 0 && strcmp(word, names[i]) != 0) {
+            best = names[i];
+            break;
+        }
         if (abs(other - len) >= best_distance)
             continue;
         int distance = edit_distance(word, names[i]);

@@ -34,6 +34,8 @@ void mpp_eval_error(const struct mpp_eval *ev, const char *fmt, ...)
 {
     if (ev->faults)
         *ev->faults += 1;
+    if (ev->quiet)
+        return;
     va_list ap;
     va_start(ap, fmt);
     const char *what = mpp_diag_plain(ev->arena, mpp_arena_vprintf(ev->arena, fmt, ap));

@@ -61,6 +61,7 @@ struct mpp_eval {
     struct mpp_loc loc;
     const char *what; /* the attribute, for messages; NULL: none */
     const char *path; /* call path added to messages as a note; NULL: none */
+    bool quiet;       /* faults are counted, but no more said */
     int *faults;      /* counts faults, those too that are not repeated; NULL: not wanted */
 };
 

@@ -7,6 +7,7 @@
 #include "ir/model_names.h"
 
 enum { MAX_NESTING = 1024, MAX_NAME = MPP_MAX_NAME, MAX_PATH_LEVELS = 4, MAX_HINTS = 20, MAX_WORDS = 1000 };
+enum { SCRATCH_UNNAMED, SCRATCH_FAULTY }; /* counters for unnamed ops; elements that have been reported */
 
 /* A scope being expanded: the graph, a block's body, one iteration of a loop. */
 struct frame {
@@ -24,7 +25,7 @@ struct frame {
 struct state {
     struct mpp_reader *r;
     struct mpp_model_names names;
-    struct mpp_model_names scratch;   /* counters for unnamed ops */
+    struct mpp_model_names scratch;   /* SCRATCH_ tables */
     size_t cap_items;
     int64_t bytes;              /* of text made so far */
     int n_tables, steps, nesting, repeat_depth, call_depth;
@@ -73,10 +74,21 @@ static const char *path_of(struct state *st, struct frame *f)
     return f->path;
 }
 
+/* NODE's entry among the elements that have been reported, so that loops and calls do not do it again; NULL: none. */
+static struct mpp_model_name *faulty(struct state *st, const struct mpp_xml *node, bool mark)
+{
+    if (st->r->faults == 0)
+        return NULL;
+    const char *key = mpp_arena_printf(st->r->arena, "%p", (const void *)node);
+    struct mpp_model_name *known = mpp_model_names_find(&st->scratch, SCRATCH_FAULTY, key);
+    return known || !mark ? known : mpp_model_names_put(&st->scratch, SCRATCH_FAULTY, key, "", node->loc.line);
+}
+
 static struct mpp_eval at(struct state *st, struct frame *f, const struct mpp_xml *node, const char *attr)
 {
     struct mpp_eval ev = mpp_reader_attr(st->r, node, f->env, attr);
     ev.path = path_of(st, f);
+    ev.quiet = faulty(st, node, false) != NULL;
     return ev;
 }
 
@@ -155,9 +167,9 @@ static const char *unnamed(struct state *st, struct frame *f, const struct mpp_x
     for (char *s = base; *s; s++)
         *s = (char)tolower((unsigned char)*s);
     const char *first = joined(st, f->prefix, base), *full = first;
-    struct mpp_model_name *counter = mpp_model_names_find(&st->scratch, 0, first);
+    struct mpp_model_name *counter = mpp_model_names_find(&st->scratch, SCRATCH_UNNAMED, first);
     if (!counter)
-        counter = mpp_model_names_put(&st->scratch, 0, first, "", 0);
+        counter = mpp_model_names_put(&st->scratch, SCRATCH_UNNAMED, first, "", 0);
     if (++counter->count > 1)
         full = text(st, "%s_%d", first, counter->count);
     while (mpp_model_names_find(&st->names, MPP_MODEL_NAMES_FULL, full))
@@ -499,21 +511,28 @@ static bool holds(struct state *st, struct frame *f, const struct mpp_xml *node,
     return mpp_eval_bool(&ev, test, &wanted) && wanted;
 }
 
+static void expand_element(struct state *st, struct frame *f, const struct mpp_xml *node)
+{
+    if (strcmp(node->name, "if") == 0)
+        expand_body(st, f, node->first);
+    else if (strcmp(node->name, "call") == 0)
+        expand_call(st, f, node);
+    else if (strcmp(node->name, "repeat") == 0)
+        expand_repeat(st, f, node);
+    else
+        expand_op(st, f, node);
+}
+
 static void expand_body(struct state *st, struct frame *f, const struct mpp_xml *first)
 {
     st->nesting++;
     for (const struct mpp_xml *c = first; c && step(st, f, c); c = c->next) {
         const char *test = mpp_xml_get(c, "test");
-        if (test && !holds(st, f, c, test))
-            continue;
-        if (strcmp(c->name, "if") == 0)
-            expand_body(st, f, c->first);
-        else if (strcmp(c->name, "call") == 0)
-            expand_call(st, f, c);
-        else if (strcmp(c->name, "repeat") == 0)
-            expand_repeat(st, f, c);
-        else
-            expand_op(st, f, c);
+        int before = st->r->faults;
+        if (!test || holds(st, f, c, test))
+            expand_element(st, f, c);
+        if (st->r->faults != before)
+            faulty(st, c, true);
     }
     st->nesting--;
 }

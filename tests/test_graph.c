@@ -641,6 +641,8 @@ static void test_builder(void)
         {"<Relu name=\"r\" in=\"x\"/>", "the model has no parameter, so there is nothing to train"},
         {"<repeat name=\"r\" count=\"200\"><Parameter name=\"p\" shape=\"heads, pow(2, 27), pow(2, 27)\"/></repeat>",
          "parameter \"r.1.p\" brings the model over 2^56 elements"},
+        {"<Swiglu in=\"x x\"/>", "no op \"Swiglu\"; did you mean \"SwiGLU\"?"},
+        {"<RELU in=\"x\"/>", "no op \"RELU\"; did you mean \"Relu\"?"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *text = built(arena, cases[i].graph, false);

@@ -421,6 +421,26 @@ static void test_once(void)
     CHECK(r.status == MPP_INVALID && mpp_diag_errors(r.diag) == 1, "%s", said);
     CHECK(strstr(said, "\n    in block \"f\", called as h.0.g at "), "%s", said);
     end(&r);
+    static const struct {
+        const char *graph, *want;
+    } loops[] = {
+        {"<B name='n'/><B name='n'/>", "the name \"h.0.n\" is taken by line "},
+        {"<B name='b' out='n m n'/>", "the name \"h.0.n\" is taken by line "},
+        {"<call name='n' block='f'/><call name='n' block='f'/>", "the name \"h.0.n\" is taken by line "},
+        {"<repeat name='n' count='i - 9'><B/></repeat>", "not -9"},
+        {"<if test='1 / (i - i)'><B/></if>", "division by zero"},
+        {"<if test='i'><B/></if>", "test"},
+    };
+    for (size_t i = 0; i < sizeof loops / sizeof loops[0]; i++) {
+        char text[1000];
+        snprintf(text, sizeof text, MODEL("", "<block name='f'><B/></block>\n", "<A name='a' in='x'/>\n<repeat name='h' index='i' "
+                                          "count='7'>%s</repeat>\n<B in='nowhere'/>" LOSS), loops[i].graph);
+        r = read_text(text, NULL);
+        said = mpp_diag_text(r.diag);
+        CHECK(r.status == MPP_INVALID && mpp_diag_errors(r.diag) == 2 && strstr(said, loops[i].want) && strstr(said, "\"nowhere\""),
+              "loop %zu: %s", i, said);
+        end(&r);
+    }
     r = read_text(MODEL("<param name='p' type='int' value='1.5'/>", "", "<A in='x'/>" LOSS), NULL);
     struct mpp_model *again;
     char path[600];
