@@ -401,6 +401,14 @@ def test_differences():
         h.check(text in r.err, f"told: {text}", r.err)
     r = p.train(steps=4, resume=at, **arguments)
     h.check(r.err == "" and r.losses == expected[2:], "without a difference nothing is told", r.err)
+    r = p.train(steps=4, resume=at, lr=0)
+    h.check(f"goes on with the checkpoint's, {DATA}" in r.err and r.losses == expected[2:], "without --data it reads the checkpoint's", r.err)
+    r = plan(1, weight_decay=0.3, heads=2).train(steps=3, resume=at, **arguments)
+    h.check("weight_decay 0.1, pdrop 0, heads 4; this run goes on with 0.3, 0.1, 2\n" in r.err, "other settings of the model are told", r.err)
+    for changes, name in (({"layers": 1}, "model"), ({"optimizer": "sgd"}, "optimizer")):
+        r = plan(1, pdrop=0, **changes).train(steps=3, resume=at, allow_failure=True, metrics=False, **arguments)
+        h.check(r.process.returncode == 2 and re.search(rf"^error: .*/{name}\.safetensors: of another model or optimiser: \d+ tensors", r.err, re.M),
+                f"{changes}: refused, and not for damage", r.err)
     weights, begun = at / "step-2" / "model.safetensors", h.TMP / "begun"
     want = p.train(steps=3, data=DATA, init=weights).losses
     for steps in (1, 3):
