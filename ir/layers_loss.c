@@ -10,10 +10,49 @@ static bool is_mean(const struct mpp_attrs *attrs)
     return strcmp(mpp_attrs_string(attrs, "reduction", "mean"), "mean") == 0;
 }
 
+static bool makes(const struct mpp_gop *op, const bool *wanted)
+{
+    for (int k = 0; k < op->n_out; k++) {
+        if (wanted[op->out[k]])
+            return true;
+    }
+    return false;
+}
+
+/* LABELS for the present phase, the prologue: the ops that make them of inputs stand in the forward phase, and again here. */
+static mpp_id remade(struct mpp_builder *b, mpp_id labels)
+{
+    struct mpp_graph *g = b->g;
+    struct mpp_arena *scratch = mpp_arena_scratch(b->arena);
+    int n_ops = g->n_ops, n_tensors = g->n_tensors;
+    bool *wanted = mpp_arena_array(scratch, n_tensors, bool);
+    mpp_id *copy = mpp_arena_array(scratch, n_tensors, mpp_id), in[MPP_BUILD_MAX_IO], first = 0;
+    wanted[labels] = true;
+    for (int o = n_ops - 1; o >= 0; o--) {
+        for (int k = 0; makes(&g->ops[o], wanted) && k < g->ops[o].n_in; k++)
+            wanted[g->ops[o].in[k]] = true;
+    }
+    for (mpp_id t = 0; t < n_tensors; t++)
+        copy[t] = t;
+    for (int o = 0; o < n_ops && first >= 0; o++) {
+        if (!makes(&g->ops[o], wanted))
+            continue;
+        for (int k = 0; k < g->ops[o].n_in; k++)
+            in[k] = copy[g->ops[o].in[k]];
+        first = mpp_build_op(b, g->ops[o].kind, "labels", "labels", g->ops[o].n_in, in, g->ops[o].attrs);
+        for (int k = 0; first >= 0 && k < g->ops[o].n_out; k++)
+            copy[g->ops[o].out[k]] = g->ops[g->tensors[first].op].out[k];
+    }
+    mpp_id made = first < 0 ? first : copy[labels];
+    mpp_arena_free(scratch);
+    return made;
+}
+
 /* 1 / (labels that count in the whole step): counted per micro-batch in the prologue. */
 static mpp_id counted_scale(struct mpp_builder *b, mpp_id labels, struct mpp_attrs ignore)
 {
     b->phase = MPP_PHASE_PROLOGUE;
+    labels = remade(b, labels);
     mpp_id count = mpp_build_op(b, MPP_OP_COUNT_LABELS, "count", "count", 1, &labels, ignore);
     mpp_id total = mpp_build_op(b, MPP_OP_ACCUMULATE, "count_total", "count_total", 1, &count, none);
     b->phase = MPP_PHASE_FORWARD;

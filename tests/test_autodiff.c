@@ -161,6 +161,32 @@ static void check_micro_batches(const char *file, const char *preset, const char
     close_step(&s);
 }
 
+/* Labels that layout ops hand on count as those that come straight from the input. */
+static void check_labels_handed_on(void)
+{
+    static const char *const file = "../tests/data/models/labels.xml";
+    struct step s[2];
+    double loss[2] = {0, 0}, gradients[2][2 * 7 * 5] = {{0}};
+    for (int k = 0; k < 2; k++) {
+        if (build(&s[k], file, NULL, k ? "handed_on=true" : "handed_on=false")) {
+            struct mpp_interp *it = mpp_interp_new(s[k].g, 4);
+            fill(&s[k], it);
+            set_some_labels_ignored(&s[k], it);
+            mpp_interp_gradients(it);
+            loss[k] = *mpp_interp_data(it, s[k].g->loss_total);
+            for (mpp_id t = 0, n = 0; t < s[k].g->n_tensors; t++)
+                for (int64_t i = 0; s[k].g->tensors[t].role == MPP_ROLE_PARAM && i < mpp_interp_count(it, t); i++)
+                    gradients[k][n++] = mpp_interp_data(it, s[k].g->tensors[t].info->gradient)[i];
+            mpp_interp_free(it);
+        }
+        close_step(&s[k]);
+    }
+    double worst = fabs(loss[1] - loss[0]);
+    for (int i = 0; i < 2 * 7 * 5; i++)
+        worst = fmax(worst, fabs(gradients[1][i] - gradients[0][i]));
+    check(loss[0] > 0.5 && worst < 1e-12, "labels handed on: a loss of %.15g, not %.15g, or gradients off by %.3g", loss[1], loss[0], worst);
+}
+
 /* loss = mean of x w over batch and features: a micro-batch divides by the step's batch, in both directions. */
 static void check_mean_over_batch(void)
 {
@@ -423,6 +449,8 @@ int main(int argc, char **argv)
     check_micro_batches("gpt.xml", "tiny", gpt, 1);
     check_micro_batches("bert.xml", "tiny", bert, 2);
     check_micro_batches("mlp.xml", "tiny", mlp, 2);
+    check_micro_batches("../tests/data/models/labels.xml", NULL, "", 3);
+    check_labels_handed_on();
     check_mean_over_batch();
     check_fourth_power();
     check_order("gpt.xml", "tiny", gpt);
