@@ -101,6 +101,17 @@ def test_uneven():
         h.close("a sequence of 30 on 4 devices", losses, runs[0], 2e-5)
 
 
+def test_small_models():
+    """The models at the edges of the dialect train to the losses of one device on three."""
+    for model in sorted((h.ROOT / "tests" / "data" / "models").glob("*.xml")):
+        plans = [h.plan(model.relative_to(h.ROOT), gpus=n) for n in (1, 3)]
+        alone, three = (p.train(steps=4, seed=5) for p in plans)
+        h.check(len(alone.losses) == 4 and len(set(alone.losses)) > 1, f"small models: {model.name} trains", alone.losses)
+        h.close(f"small models: {model.name} on three devices", three.losses, alone.losses, 1e-5)
+        for p in plans:
+            p.remove()
+
+
 # ---- micro-batches ----
 
 MEANS = """<model name="means" version="1">
@@ -343,7 +354,8 @@ def test_resident():
 
 
 TESTS = {"tensor parallel": test_tensor_parallel, "data parallel": test_data_parallel, "memory forces": test_memory_forces,
-         "uneven": test_uneven, "micro-batches": test_micro_batches, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
+         "uneven": test_uneven, "small models": test_small_models,
+         "micro-batches": test_micro_batches, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
          "dump": test_dump, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
 
 if __name__ == "__main__":
