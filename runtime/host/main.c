@@ -1,6 +1,7 @@
 /* main.c - mpp_main: options, checkpoint, data, then the ranks, as threads here or as processes under MPI. */
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,7 +202,10 @@ static void on_bus_error(int signal_number)
 {
     static const char text[] = "error: bus error: a file of data or weights was cut short while it was read, or the "
                                "system ran out of shared memory\n";
+    static atomic_flag said = ATOMIC_FLAG_INIT;
     (void)signal_number;
+    while (atomic_flag_test_and_set(&said)) /* another thread met it too, and ends the process */
+        pause();
     (void)!write(STDERR_FILENO, text, sizeof text - 1);
     _exit(MPP_EXIT_SYSTEM);
 }
