@@ -1,18 +1,18 @@
-/* solver_glpk.c - GLPK's branch and cut; the only file that includes glpk.h.
+/* solver_glpk.c - GLPK's branch and cut.
  *
  * GLPK works in doubles with fixed tolerances, so the objective is scaled to about 1e6 and memory rows
  * to 1e3, the feasibility pump and its preprocessor stay off, and every answer is evaluated again in
  * integers by the caller's rules.
  *
- * A failed assertion or allocation inside GLPK would abort: the hook leaves by longjmp, GLPK's environment goes with all
- * that lies in it, and the solver goes on with what it has. An arena that fails in a callback leaves past GLPK to the
- * run's guard, which ends the environment the same way. */
+ * After a failed assertion or allocation inside GLPK (glpk_env.h) the solver goes on with what it has. An arena that fails in
+ * a callback leaves past GLPK to the run's guard, which ends the environment the same way. */
 #include <glpk.h>
 #include <math.h>
 #include <setjmp.h>
 #include <string.h>
 
 #include "planner/solver_internal.h"
+#include "solver/glpk_env.h"
 
 struct glpk_run {
     struct mpp_solver *s;
@@ -25,38 +25,6 @@ struct glpk_run {
     bool stopped, told, misjudged;
     jmp_buf escape;
 };
-
-/* ---- the environment ----------------------------------------------------------------------- */
-
-static void on_error(void *escape)
-{
-    longjmp(*(jmp_buf *)escape, 1);
-}
-
-static int keep_silent(void *info, const char *text)
-{
-    (void)info;
-    (void)text;
-    return 1;                     /* glp_error switches the terminal on for its message */
-}
-
-static void end_environment(void *unused)
-{
-    (void)unused;
-    glp_free_env();
-}
-
-/* A fresh environment until SCRATCH is freed; errors leave to ESCAPE. False: there is no memory for one. */
-static bool begin_environment(struct mpp_arena *scratch, jmp_buf *escape)
-{
-    if (glp_init_env() > 1)       /* glp_anything() would abort instead */
-        return false;
-    mpp_arena_defer(scratch, end_environment, NULL);
-    glp_term_out(GLP_OFF);
-    glp_term_hook(keep_silent, NULL);
-    glp_error_hook(on_error, escape);
-    return true;
-}
 
 /* ---- branch and cut ------------------------------------------------------------------------ */
 
@@ -224,7 +192,7 @@ const char *mpp_solver_glpk_run(struct mpp_solver *s, const struct mpp_solver_mi
     }
     if (mip->impossible) {
         word = "infeasible";
-    } else if (begin_environment(scratch, &g->escape)) {
+    } else if (mpp_glpk_begin(scratch, &g->escape)) {
         if (setjmp(g->escape) == 0)
             word = branch(g, scratch);
     }
@@ -296,7 +264,7 @@ double mpp_solver_glpk_master(const struct mpp_solver *s, int32_t n, int32_t n_r
     jmp_buf *escape = mpp_arena_alloc(scratch, sizeof *escape);
     volatile double obj = 0;
     volatile bool done = false;
-    if (begin_environment(scratch, escape) && setjmp(*escape) == 0) {
+    if (mpp_glpk_begin(scratch, escape) && setjmp(*escape) == 0) {
         obj = master_solve(n, n_rows, cost, bytes, capacity, dummy, peak, out_price, scratch);
         done = true;
     }
