@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <yajl/yajl_parse.h>
 #include <zlib.h>
@@ -373,11 +374,14 @@ enum mpp_status mpp_iopddl_read(const char *path, struct mpp_arena *arena, struc
     struct reader *r = new_reader(path, arena, diag);
     struct mpp_arena *scratch = mpp_arena_scratch(arena);
     char *chunk = mpp_arena_alloc(scratch, CHUNK);
+    struct stat about;
     *out = NULL;
     errno = 0;
-    gzFile file = gzopen(path, "rb");
+    bool regular = stat(path, &about) != 0 || S_ISREG(about.st_mode); /* a pipe would be waited for */
+    gzFile file = regular ? gzopen(path, "rb") : NULL;
     if (file == NULL) {
-        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot be read: %s", strerror(errno != 0 ? errno : ENOMEM));
+        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot be read: %s",
+                       !regular ? "not a file" : strerror(errno != 0 ? errno : ENOMEM));
         mpp_arena_free(scratch);
         return MPP_INVALID;
     }

@@ -127,7 +127,7 @@ enum mpp_status mpp_iopddl_solve(const char *path, const struct mpp_pairwise_set
     MPP_TRY(mpp_iopddl_read(path, arena, diag, &p));
     int32_t *choice = mpp_arena_array(arena, p->n_nodes, int32_t);
     if (mpp_pairwise_setup(p, &set, arena, &solver) != MPP_OK) {
-        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "its usages add up to more than 63 bits hold");
+        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "its largest usages add up to more than 2^62 bytes");
         return MPP_INVALID;
     }
     enum mpp_status st = mpp_pairwise_solve(solver, choice, &info);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Malformed and hostile input, one row each (malformed.py says what must hold): model files and includes, cluster and
 device files, plan.json, options and pins; malformed_data.py has what trainers read. Then names that end in C and make."""
+import gzip
 import json
 import os
 import re
@@ -418,6 +419,43 @@ def fix(value, says, **kw):
     return options(f"--fix {value[:40]}", ["--fix", value], says, **kw)
 
 
+def contest(name, content, says, line=None):
+    """A contest problem whose text is CONTENT, or what CONTENT makes of a path."""
+    def make(folder):
+        path = folder / "p.json"
+        content(path) if callable(content) else path.write_text(content)
+        return [h.MPPLAN, "--solve-iopddl", path]
+    return Row(f"contest, {name}", make, says, **({"at": ("p.json", line)} if line else {}))
+
+
+def problem(intervals="[[0,2],[1,3]]", costs="[[1,5],[2]]", usages="[[7,1],[8]]", ends="[[0,1]]", tables="[[3,4]]", limit="20"):
+    return (f'{{"problem":{{"nodes":{{"intervals":{intervals},\n"costs":{costs},\n"usages":{usages}}},\n'
+            f'"edges":{{"nodes":{ends},"costs":{tables}}},"usage_limit":{limit}}}}}')
+
+
+CONTEST = [
+    contest("empty", "", "ends too early", 1),
+    contest("cut", problem()[:60], "ends too early"),
+    contest("a folder", lambda p: p.mkdir(), "not a file"),
+    contest("a pipe", os.mkfifo, "not a file"),
+    contest("UTF-16", lambda p: p.write_bytes(problem().encode("utf-16")), "no valid JSON", 1),
+    contest("gzip cut short", lambda p: p.write_bytes(gzip.compress(problem().encode())[:-12]), "cannot be read"),
+    contest("trailing bytes", problem() + "x", "no valid JSON"),
+    contest("NaN", problem(costs="[[1,NaN],[2]]"), "no valid JSON", 2),
+    contest("a fraction", problem(costs="[[1,5],[2.5]]"), "2.5 is no whole number", 2),
+    contest("beyond 64 bits", problem(costs="[[1,9223372036854775808],[2]]"), "does not fit 64 bits", 2),
+    contest("a negative usage", problem(usages="[[7,-1],[8]]"), "-1 is negative", 3),
+    contest("an interval that ends before it begins", problem(intervals="[[2,0],[1,3]]"), "ends before it begins"),
+    contest("a time of 1e18", problem(intervals="[[0,1000000000000000000],[1,3]]"), "is past"),
+    contest("a usage too few", problem(usages="[[7],[8]]"), "node 0 has 2 costs and 1 usages"),
+    contest("a node without strategies", problem(costs="[[],[2]]", usages="[[],[8]]"), "has 0 strategies"),
+    contest("an edge to node 1e9", problem(ends="[[0,1000000000]]"), "names node 1000000000, but there are 2"),
+    contest("an edge's table too short", problem(tables="[[3]]"), "edge 0 has 1 costs; its nodes have 2 x 1"),
+    contest("no limit", problem().replace("usage_limit", "usage"), "problem.usage_limit is missing"),
+    contest("costs twice", problem().replace('"usages"', '"costs"'), "nodes.costs stands twice", 3),
+    contest("a list in a list in a list", problem(costs="[[[1],5],[2]]"), "must be a list of lists of numbers", 2),
+]
+
 OPTIONS = [
     options("an empty option", [""], "two model files|no option", errors=1),
     options("an unknown option with an escape", ["--\x1b[2J"], r"no option --\\x1b"),
@@ -557,7 +595,7 @@ def table(rows):
 
 
 TESTS = {"models": table(MODELS), "includes": table(INCLUDES), "clusters": table(CLUSTERS), "plans": table(PLANS),
-         "options": table(OPTIONS), "names": test_names, "words": test_words, "pins": test_pins, "folders": test_folders, "data": table(malformed_data.ROWS)}
+         "options": table(OPTIONS), "contest": table(CONTEST), "names": test_names, "words": test_words, "pins": test_pins, "folders": test_folders, "data": table(malformed_data.ROWS)}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
