@@ -1,7 +1,6 @@
 /* main.c - mpp_main: options, checkpoint, data, then the ranks, as threads here or as processes under MPI. */
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,15 +196,22 @@ static int run_job(struct mpp_job *job, bool mpi, bool first, struct mpp_error *
     return code;
 }
 
+static void wait_for_end(int signal_number)
+{
+    (void)signal_number;
+    for (;;)
+        pause();
+}
+
 /* A mapped file that becomes shorter is known only by this signal. */
 static void on_bus_error(int signal_number)
 {
     static const char text[] = "error: bus error: a file of data or weights was cut short while it was read, or the "
                                "system ran out of shared memory\n";
-    static atomic_flag said = ATOMIC_FLAG_INIT;
-    (void)signal_number;
-    while (atomic_flag_test_and_set(&said)) /* another thread met it too, and ends the process */
-        pause();
+    struct sigaction wait = {.sa_handler = wait_for_end}, before;
+    sigaction(signal_number, &wait, &before);
+    if (before.sa_handler == wait_for_end) /* another thread met it first, and ends the process */
+        wait_for_end(signal_number);
     (void)!write(STDERR_FILENO, text, sizeof text - 1);
     _exit(MPP_EXIT_SYSTEM);
 }
