@@ -136,9 +136,10 @@ def main():
     gcc = ROOT / os.environ.get("BUILD_DIR", "build")
     extra = ["--full"] if args.full else []
 
-    if wanted("house"):
-        tally.run("house", [py, "tests/house.py"], TIMEOUT_S["unit"])
-    if not build(tally, gcc):
+    built = build(tally, gcc)
+    if wanted("house"):  # it looks into the libraries too
+        tally.run("house", [py, "tests/house.py"], TIMEOUT_S["unit"], {"MPP_BUILD": str(gcc)})
+    if not built:
         return tally.finish()
     env = {"MPPLAN": str(gcc / "mpplan"), "MPP_BUILD": str(gcc)}
     unit_tests(tally, gcc, "", wanted)
