@@ -1,0 +1,49 @@
+/* span.h - the part of a training step that one pipeline stage runs.
+ *
+ *     struct mpp_layering *l;
+ *     MPP_TRY(mpp_layering_make(arena, diag, graph, max_layers, &l));         // graph: before the pass "fuse"
+ *     struct mpp_graph *stage;
+ *     MPP_TRY(mpp_span_extract(arena, diag, graph, l, 0, 11, MPP_RECOMPUTE_FULL, &stage));
+ *
+ * A *layer* is a contiguous part of the forward ops, the smallest thing that is moved between stages. Every backward
+ * op belongs to the layer of the forward op whose gradient it is, a parameter and its update to every layer that reads
+ * it. Layers of one class are alike: their ops, shapes and connections are equal up to names. */
+#ifndef MPP_SPAN_H
+#define MPP_SPAN_H
+
+#include "ir/graph.h"
+
+enum mpp_recompute {
+    MPP_RECOMPUTE_NONE,
+    MPP_RECOMPUTE_SELECTIVE,      /* the insides of attention are run again in backward */
+    MPP_RECOMPUTE_FULL,           /* a layer keeps what it reads of other layers, and runs again in backward */
+};
+#define MPP_RECOMPUTE_COUNT 3
+const char *mpp_recompute_name(enum mpp_recompute r); /* "none", "selective", "full" */
+
+struct mpp_layering {
+    int n_layers;
+    int *layer_of;                /* [graph->n_ops]: of forward and backward ops; -1: prologue and update */
+    const char **name;            /* [n_layers] "h.3", "wte..drop", for reports */
+    int *cls;                     /* [n_layers] layers of one class are alike; classes count up in order of appearance */
+    double *flops;                /* [n_layers] forward, per sample */
+};
+
+/* Cut GRAPH (after the passes up to "optimizer" or precision, before "fuse") into at most MAX_LAYERS layers (0: as
+ * many as there are): the iterations of outermost repeats are layers of their own, what lies between them is clustered
+ * by dynamic programming (FLOPs balanced, least bytes cut); neighbours join while there are too many. */
+enum mpp_status mpp_layering_make(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
+                                  int max_layers, struct mpp_layering **out) MPP_CHECKED;
+
+/* The training step of layers FIRST..LAST as a graph of its own, grouped by the pass "fuse" and verified, at GRAPH's
+ * present batch and with its names. A value of an earlier layer that the span reads is made by a Recv op (forward
+ * phase), a gradient that comes from a later layer by a Recv op of the backward phase; what others read goes to a
+ * Send op. The span holds the parameters it reads with their state and update; of a gradient norm, the terms of its
+ * own parameters. With RECOMPUTE, forward ops that are run again stand a second time in the backward phase
+ * (recompute.c), right before the backward ops of their layer. The whole range without recomputation is GRAPH itself
+ * after "fuse", op for op. *OUT lives in ARENA. */
+enum mpp_status mpp_span_extract(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
+                                 const struct mpp_layering *layering, int first, int last, enum mpp_recompute recompute,
+                                 struct mpp_graph **out) MPP_CHECKED;
+
+#endif
