@@ -30,7 +30,7 @@ enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_SHARDS = 64 };
 
 struct mpp_pins mpp_pins_none(void)
 {
-    return (struct mpp_pins){.zero = -1, .sequence_parallel = -1, .vocab_parallel = -1};
+    return (struct mpp_pins){.recompute = -1, .schedule = -1, .zero = -1, .sequence_parallel = -1, .vocab_parallel = -1};
 }
 
 /* ---- parsing ---- */

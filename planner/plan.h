@@ -16,7 +16,9 @@
 #include "costmodel/costmodel.h"
 #include "ir/graph.h"
 #include "ir/rule.h"
+#include "ir/span.h"
 #include "planner/reshard.h"
+#include "planner/schedule.h"
 #include "planner/solver.h"
 
 #define MPP_PLAN_VERSION "1"
@@ -55,12 +57,20 @@ struct mpp_memory {               /* bytes per device, padded shards, at the ful
     int64_t live_bound_bytes;     /* most bytes alive at once: no arena can be smaller */
 };
 
-struct mpp_prediction {           /* seconds per step */
+struct mpp_prediction {           /* seconds per step; of a stage: what its devices are busy with */
     double step_s, compute_s, activation_comm_s, gradient_comm_s, parameter_comm_s, update_s;
+    double receive_s;             /* what comes from other stages */
+    double bubble_s;              /* of the plan: step_s less the busy time of its slowest stage */
 };
 
 struct mpp_stage {
     int first_device, n_devices;
+    int first_layer, last_layer;  /* of the plan's layering */
+    enum mpp_recompute recompute;
+    int64_t in_flight;            /* micro-batches whose activations are alive at once */
+    struct mpp_graph *graph;      /* the stage's part of the training step (ir/span.h); all arrays below refer to it */
+    struct mpp_stage_time time;   /* of one micro-batch, and once per step; derived */
+    struct mpp_solver_info solver; /* of its own integer program */
     struct mpp_mesh mesh;
     struct mpp_split *split;      /* [graph->n_groups] */
     struct mpp_sharding *resting; /* [graph->n_tensors]: PARAM and INPUT tensors; STATE follows its update op */
@@ -74,12 +84,24 @@ struct mpp_stage {
     struct mpp_prediction predicted;
 };
 
+struct mpp_runner_up {
+    const char *what;             /* "pp 4, 8 x (data 2 x model 4), 32 micro-batches, recompute full" */
+    const char *why;              /* "bubble 12 % instead of 4 %"; NULL: nothing sticks out */
+    int64_t time_ps;
+};
+
 struct mpp_plan {
     const char *version;          /* of the plan format */
     int64_t batch, micro_batches; /* graph->batch == batch / micro_batches when this plan is current */
     const char *schedule;         /* "1F1B"; one stage: "accumulate" */
+    struct mpp_schedule pipeline; /* one stage: 1F1B of one stage and one chunk */
+    const struct mpp_layering *layering;
     int n_stages;
-    struct mpp_stage *stages;
+    struct mpp_stage *stages;     /* in pipeline order */
+    int64_t simulated_ps;         /* of a step, event by event; derived */
+    struct mpp_prediction predicted; /* of the whole; derived */
+    int n_others;                 /* the runners-up, best first */
+    struct mpp_runner_up *others;
     struct mpp_solver_info solver; /* of the chosen mesh */
     int64_t objective_ps, bound_ps; /* over all meshes and micro-batch counts searched */
     double gap;
@@ -94,6 +116,9 @@ struct mpp_pin_tensor {
 };
 struct mpp_pins {
     int dp, tp, pp;               /* 0: free */
+    int interleave;               /* chunks per stage; 0: free */
+    int recompute;                /* enum mpp_recompute; -1: free */
+    int schedule;                 /* enum mpp_schedule_kind; -1: free (1F1B and interleaved) */
     struct mpp_mesh mesh;         /* n_axes 0: free */
     int zero;                     /* -1: free; 0-3 */
     int sequence_parallel, vocab_parallel; /* -1: free, 0: off, 1: on */
