@@ -7,11 +7,12 @@
 #include <time.h>
 
 #include "solver/pairwise_internal.h"
+#include "solver/restart.h"
 
 /* Pairs up to which the linear program is worth its time: for prices at once, for branch and cut with a long breath. */
 static const int64_t LP_PAIRS = 20000, EXACT_PAIRS = 60000, MANY_PAIRS = 100000;
 static const int64_t SEARCH_WORK = INT64_C(2000000000), WINDOW_WORK = 200000000, DESCENT_WORK = 200, START_WORK = 500000000, PROBE_WORK = INT64_C(3000000000);
-enum { WINDOW_CHOICES = 16, FIRST_WINDOW_PAIRS = 3000, LEAST_WINDOW_PAIRS = 300, MOST_WINDOW_PAIRS = 15000 };
+enum { MOST_DENSE = 400, WINDOW_CHOICES = 16, FIRST_WINDOW_PAIRS = 3000, LEAST_WINDOW_PAIRS = 300, MOST_WINDOW_PAIRS = 15000 };
 enum { ASCENT_STEPS = 300, ASCENT_STEPS_MANY = 100, PATIENCE = 10, SETTLING_SWEEPS = 20, WARMING_SWEEPS = 10, MOST_STAGES = 50, STARTS = 6, START_STEPS = 25, WIDER = 4,
        WORTH_A_STAGE = 50, EXACT_NODES = 400 };
 static const double MOST_COST_SUM = 0x1p56, REPORT_S = 0.5, FIRST_STEP = 1.0, AGAIN_STEP = 0.3, SHORTER = 0.7, LEAST_STEP = 1e-4,
@@ -615,6 +616,22 @@ static void descend(struct mpp_pairwise *s, int64_t work, bool fresh)
     mpp_arena_free(scratch);
 }
 
+/* Many starts, where the problem is small enough for moves that settle most of it. */
+static void restart(struct mpp_pairwise *s, int64_t work)
+{
+    if (s->relax->n > MOST_DENSE || finished(s))
+        return;
+    struct mpp_pw_restart *x = mpp_pw_restart_new(s->relax, &s->random);
+    int64_t end = s->relax->work + work;
+    while (s->relax->work < end && !finished(s)) {
+        mpp_pw_restart_run(x, work / 20 + 1, &s->watch);
+        if (mpp_pw_restart_best(x) != NULL)
+            offer_vertices(s, mpp_pw_restart_best(x));
+        tell(s, false);
+    }
+    mpp_pw_restart_free(x);
+}
+
 /* One stage: bound, choices, reduced costs, and GLPK where the problem has become small. False: no progress is left. */
 static bool stage(struct mpp_pairwise *s, int number)
 {
@@ -769,6 +786,7 @@ static bool search(struct mpp_pairwise *s, int *round)
         ascend(s, starts ? START_STEPS : SETTLING_SWEEPS, length);
         length *= starts ? 1 : SHORTER;
         descend(s, starts ? START_WORK : SEARCH_WORK, starts);
+        restart(s, SEARCH_WORK);
         if (!starts && s->has_local && !s->set.no_windows && !s->set.no_glpk)
             try_windows(s, SEARCH_WORK, &pairs);
         if (worth_fixing(s))
