@@ -1,6 +1,7 @@
 /* cluster.c - reading clusters. */
 #include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 #include "costmodel/fields.h"
 #include "costmodel/costmodel.h"
@@ -44,7 +45,7 @@ static void read_pcie(struct loader *l, const struct mpp_xml *node, double *out_
 
 static void read_switch(struct loader *l, const struct mpp_xml *node)
 {
-    static const char *const names[] = {"source"}, *const inside[] = {"rate"};
+    static const char *const names[] = {"send_bytes_per_s", "source"}, *const inside[] = {"rate"};
     static const char *const rate_names[] = {"devices", "bytes_per_s", "all_reduce_bytes_per_s", "source"};
     int n = 0, i = 0;
     mpp_fields_known(l->diag, node, names, COUNT(names));
@@ -71,6 +72,8 @@ static void read_switch(struct loader *l, const struct mpp_xml *node)
         mpp_diag_error(l->diag, node->loc, "<switch> needs a <rate>");
     l->c->n_rates = i;
     l->c->rates = rates;
+    if (mpp_xml_get(node, "send_bytes_per_s"))
+        l->c->send_bytes_per_s = positive(l, node, "send_bytes_per_s", MPP_FIELDS_REQUIRED);
 }
 
 /* The counts of one <row>: as many as the node has devices; one beyond them names a device that is not there. */
@@ -185,7 +188,7 @@ static void read_links(struct loader *l)
 static void read_network(struct loader *l, double *out_latency_s)
 {
     static const char *const names[] = {"nics", "bytes_per_s", "efficiency", "latency_s", "device_bytes_per_s",
-                                        "source"};
+                                        "reduces", "source"};
     const struct mpp_xml *net = mpp_fields_child(l->diag, l->root, "network", 0);
     *out_latency_s = 0;
     if (!net)
@@ -197,14 +200,32 @@ static void read_network(struct loader *l, double *out_latency_s)
     l->c->nic_bytes_per_s = rate * mpp_fields_number(l->diag, net, "efficiency", MPP_NUMBER_FRACTION, 1);
     *out_latency_s = mpp_fields_number(l->diag, net, "latency_s", MPP_NUMBER_NOT_NEGATIVE, MPP_FIELDS_REQUIRED);
     l->c->device_network_bytes_per_s = positive(l, net, "device_bytes_per_s", l->c->nic_bytes_per_s);
+    const char *reduces = mpp_xml_get(net, "reduces");
+    l->c->network_reduces = reduces && strcmp(reduces, "true") == 0;
+    if (reduces && !l->c->network_reduces && strcmp(reduces, "false") != 0)
+        mpp_diag_error(l->diag, net->loc, "<network reduces=\"%s\"> is neither true nor false", reduces);
 }
 
-static void read_protocols(struct loader *l, double latency_s)
+static enum mpp_algorithm read_algorithm(struct loader *l, const struct mpp_xml *x)
 {
-    static const char *const names[] = {"name", "base_s", "step_s", "efficiency", "network_step_s",
-                                        "network_efficiency", "source"};
+    static const char *const names[] = {"ring", "tree", "nvls", "collnet"};
+    const char *name = mpp_xml_get(x, "algorithm");
+    for (int i = 0; name && i < COUNT(names); i++)
+        if (strcmp(name, names[i]) == 0)
+            return (enum mpp_algorithm)i;
+    if (name)
+        mpp_diag_error(l->diag, x->loc, "<protocol algorithm=\"%s\"> is none of ring, tree, nvls, collnet%s", name,
+                       mpp_diag_hint(l->diag, name, names, COUNT(names)));
+    return MPP_ALGORITHM_RING;
+}
+
+/* The <protocol>s of ROOT. LATENCY_S stands for a network_step_s that is absent; none is below LEAST_S. */
+static void read_protocols(struct loader *l, const struct mpp_xml *root, double latency_s, double least_s)
+{
+    static const char *const names[] = {"name", "algorithm", "base_s", "step_s", "efficiency", "network_step_s",
+                                        "network_efficiency", "most_bytes_per_s", "network_most_bytes_per_s", "source"};
     struct mpp_cluster *c = l->c;
-    for (const struct mpp_xml *x = l->root->first; x; x = x->next) {
+    for (const struct mpp_xml *x = root->first; x; x = x->next) {
         if (strcmp(x->name, "protocol") != 0)
             continue;
         if (c->n_protocols == MPP_CLUSTER_MAX_PROTOCOLS) {
@@ -215,14 +236,43 @@ static void read_protocols(struct loader *l, double latency_s)
         mpp_fields_known(l->diag, x, names, COUNT(names));
         mpp_fields_children(l->diag, x, NULL, 0);
         p->name = mpp_fields_string(l->diag, x, "name");
+        p->algorithm = read_algorithm(l, x);
         p->base_s = mpp_fields_number(l->diag, x, "base_s", MPP_NUMBER_NOT_NEGATIVE, MPP_FIELDS_REQUIRED);
         p->step_s = mpp_fields_number(l->diag, x, "step_s", MPP_NUMBER_NOT_NEGATIVE, MPP_FIELDS_REQUIRED);
         p->efficiency = mpp_fields_number(l->diag, x, "efficiency", MPP_NUMBER_FRACTION, 1);
         p->network_step_s = mpp_fields_number(l->diag, x, "network_step_s", MPP_NUMBER_NOT_NEGATIVE, latency_s);
         p->network_efficiency = mpp_fields_number(l->diag, x, "network_efficiency", MPP_NUMBER_FRACTION, 1);
+        p->most_bytes_per_s = mpp_fields_number(l->diag, x, "most_bytes_per_s", MPP_NUMBER_POSITIVE, 0);
+        p->network_most_bytes_per_s = mpp_fields_number(l->diag, x, "network_most_bytes_per_s", MPP_NUMBER_POSITIVE, 0);
+        if (p->network_step_s < least_s)
+            p->network_step_s = least_s;
+        c->nvls |= p->algorithm == MPP_ALGORITHM_NVLS && c->kind == MPP_LINK_SWITCH;
     }
-    if (c->n_protocols == 0)
-        mpp_diag_error(l->diag, l->root->loc, "<cluster> needs a <protocol>");
+}
+
+/* The protocols of the built-in tuning that the cluster names, then its own. */
+static void read_tuning(struct loader *l, double latency_s)
+{
+    const char *name = mpp_xml_get(l->root, "tuning");
+    const char *known[16];
+    int n = 0, rings = 0;
+    struct mpp_xml *root;
+    const struct mpp_embedded *e = mpp_embedded_tunings;
+    for (; e->name && n < COUNT(known); e++)
+        known[n++] = e->name;
+    for (e = mpp_embedded_tunings; name && e->name && strcmp(e->name, name) != 0; e++)
+        ;
+    if (name && !e->name)
+        mpp_diag_error(l->diag, l->root->loc, "<cluster tuning=\"%s\"> is none of %s%s", name,
+                       mpp_device_list(l->arena, known, n), mpp_diag_hint(l->diag, name, known, n));
+    else if (name && mpp_xml_parse(l->arena, l->diag, mpp_arena_printf(l->arena, "builtin:tunings/%s.xml", name),
+                                   e->text, e->size, &root) == MPP_OK)
+        read_protocols(l, root, latency_s, latency_s);
+    read_protocols(l, l->root, latency_s, 0);
+    for (int i = 0; i < l->c->n_protocols; i++)
+        rings += l->c->protocols[i].algorithm == MPP_ALGORITHM_RING;
+    if (rings == 0 && (!name || e->name))
+        mpp_diag_error(l->diag, l->root->loc, "<cluster> needs a <protocol> whose algorithm is ring, or a tuning");
 }
 
 static void read_device(struct loader *l)
@@ -289,7 +339,7 @@ bool mpp_cluster_resize(const struct mpp_cluster *cluster, int n_devices, struct
 static enum mpp_status read_cluster(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_xml *root,
                                     int64_t n_devices, struct mpp_cluster **out)
 {
-    static const char *const names[] = {"name", "device", "devices_per_node", "nodes", "source"};
+    static const char *const names[] = {"name", "device", "devices_per_node", "nodes", "tuning", "source"};
     static const char *const inside[] = {"device", "shared", "switch", "mesh", "pcie", "network", "protocol"};
     int before = mpp_diag_errors(diag);
     struct mpp_cluster *c = mpp_arena_array(arena, 1, struct mpp_cluster);
@@ -310,7 +360,7 @@ static enum mpp_status read_cluster(struct mpp_arena *arena, struct mpp_diag *di
     read_device(&l);
     read_links(&l);
     read_network(&l, &latency_s);
-    read_protocols(&l, latency_s);
+    read_tuning(&l, latency_s);
     if (mpp_diag_errors(diag) == before)
         fill_nodes(&l, n_devices);
     if (mpp_diag_errors(diag) > before)
@@ -351,6 +401,23 @@ static const char *name_hint(struct mpp_arena *arena, struct mpp_diag *diag, con
     return mpp_diag_hint(diag, word, names, n);
 }
 
+/* The built-in cluster NAME, in any case of letters; the size after a '.' may be left out where one fits ("p4d"). */
+static const struct mpp_embedded *find_builtin(const char *name)
+{
+    const struct mpp_embedded *found = NULL;
+    size_t len = strlen(name);
+    int n = 0;
+    for (const struct mpp_embedded *e = mpp_embedded_clusters; e->name; e++) {
+        if (strcasecmp(e->name, name) == 0)
+            return e;
+        if (len > 0 && strncasecmp(e->name, name, len) == 0 && e->name[len] == '.') {
+            found = e;
+            n++;
+        }
+    }
+    return n == 1 ? found : NULL;
+}
+
 enum mpp_status mpp_cluster_load(struct mpp_arena *arena, struct mpp_diag *diag, const char *name_or_path,
                                  int64_t n_devices, struct mpp_cluster **out)
 {
@@ -361,10 +428,10 @@ enum mpp_status mpp_cluster_load(struct mpp_arena *arena, struct mpp_diag *diag,
         MPP_TRY(mpp_xml_read(arena, diag, name, &root));
         return read_cluster(arena, diag, root, n_devices, out);
     }
-    for (const struct mpp_embedded *e = mpp_embedded_clusters; e->name; e++)
-        if (strcmp(e->name, name) == 0)
-            return mpp_cluster_parse(arena, diag, mpp_arena_printf(arena, "builtin:clusters/%s.xml", name), e->text,
-                                     e->size, n_devices, out);
+    const struct mpp_embedded *e = find_builtin(name);
+    if (e)
+        return mpp_cluster_parse(arena, diag, mpp_arena_printf(arena, "builtin:clusters/%s.xml", e->name), e->text, e->size,
+                                 n_devices, out);
     int n;
     const char *const *names = mpp_cluster_names(arena, &n);
     mpp_diag_error(diag, (struct mpp_loc){NULL, 0}, "no cluster is called \"%s\"%s; known: %s (or give an XML file)",

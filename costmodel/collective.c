@@ -1,9 +1,9 @@
 /* collective.c - groups of devices on the links they have, and collectives over them.
  *
- * Two algorithms, each with every protocol of the cluster; the cheapest counts. (1) One ring through all
- * devices, as NCCL builds it: the slower of a node's links and its NICs sets the speed. (2) Reduce-scatter
- * in the node, the operation between nodes, all-gather in the node. Traffic of a ring: (n-1)/n of the
- * buffer per pass; reduce-scatter and all-gather are one pass, all-reduce is two. */
+ * NCCL's tuning model (src/graph/tuning.cc): each algorithm with each of its protocols has a latency and a
+ * bandwidth, and the cheapest is taken at each size. A ring goes through all devices: the slower of a node's
+ * links and its share of the NICs sets the speed, (n-1)/n of the buffer per pass; reduce-scatter and
+ * all-gather are one pass, all-reduce is two. Trees and switches that reduce serve all-reduce alone. */
 #include <assert.h>
 
 #include "costmodel/costmodel.h"
@@ -35,6 +35,11 @@ struct walk {
 static double least(double a, double b)
 {
     return a < b ? a : b;
+}
+
+static double bounded(double rate, double most)
+{
+    return most > 0 && most < rate ? most : rate;
 }
 
 /* The offset of the INDEX-th combination (row-major) of the axes in MASK. */
@@ -118,7 +123,7 @@ static void run_rate(const struct mpp_cluster *c, const struct run *run, const s
         return;
     case MPP_LINK_SWITCH:
         switch_rate(c, run->n, out_rate, out_all_reduce);
-        *out_exchange = (n - 1) / *out_rate;
+        *out_exchange = (n - 1) / least(*out_rate, (n - 1) * bounded(*out_rate, c->send_bytes_per_s));
         return;
     case MPP_LINK_MESH:
         break;
@@ -155,7 +160,12 @@ static void fold_group(struct walk *w, int group)
             double rate, all_reduce, exchange;
             run_rate(c, &run, use, &rate, &all_reduce, &exchange);
             out->bytes_per_s = least(out->bytes_per_s, rate);
-            out->all_reduce_bytes_per_s = least(out->all_reduce_bytes_per_s, all_reduce);
+            if (c->nvls) {
+                out->all_reduce_bytes_per_s = least(out->all_reduce_bytes_per_s, rate);
+                out->nvls_bytes_per_s = least(out->nvls_bytes_per_s, all_reduce);
+            } else {
+                out->all_reduce_bytes_per_s = least(out->all_reduce_bytes_per_s, all_reduce);
+            }
             if (exchange > out->exchange_s_per_byte)
                 out->exchange_s_per_byte = exchange;
         }
@@ -201,25 +211,81 @@ void mpp_groups_init(const struct mpp_cluster *cluster, const struct mpp_mesh *m
     out->bytes_per_s = out->all_reduce_bytes_per_s = out->network_bytes_per_s = 1e300;
     for (int g = 0; g < w.n_groups; g++)
         count_use(&w, g);
+    out->nvls_bytes_per_s = cluster->nvls ? 1e300 : 0;
     for (int g = 0; g < w.n_groups; g++)
         fold_group(&w, g);
+    if (out->local == 1)
+        out->nvls_bytes_per_s = 0;
     mpp_arena_free(scratch);
 }
 
-/* PASSES over the group's ring(s) by protocol P: the flat ring, or in the nodes and then between them. */
+static int log2_up(int n)
+{
+    int log = 0;
+    while (1 << log < n)
+        log++;
+    return log;
+}
+
+/* The slower of the links (at RATE) and, over several nodes, the NICs. */
+static double slowest(const struct mpp_groups *g, const struct mpp_protocol *p, double rate)
+{
+    double inside = bounded(rate * p->efficiency, p->most_bytes_per_s);
+    double between = bounded(g->network_bytes_per_s * p->network_efficiency, p->network_most_bytes_per_s);
+    return g->nodes == 1 ? inside : g->local == 1 ? between : least(inside, between);
+}
+
+/* PASSES over the group's ring(s). */
 static double ring_s(const struct mpp_groups *g, const struct mpp_protocol *p, double passes, double bytes)
 {
-    double n = g->n, nodes = g->nodes, local = g->local;
-    double inside = (nodes == 1 && passes > 1 ? g->all_reduce_bytes_per_s : g->bytes_per_s) * p->efficiency;
-    double net = g->network_bytes_per_s * p->network_efficiency;
-    double slowest = nodes == 1 ? inside : local > 1 ? least(inside, net) : net;
-    double flat = p->base_s + passes * ((n - nodes) * p->step_s + (nodes - 1) * p->network_step_s +
-                                        (n - 1) / n * bytes / slowest);
-    if (nodes == 1 || local == 1)
-        return flat;
-    double tiered = p->base_s + passes * ((local - 1) * p->step_s + (nodes - 1) * p->network_step_s +
-                                          (local - 1) / local * bytes / inside + (nodes - 1) / nodes * bytes / net);
-    return least(flat, tiered);
+    double n = g->n, nodes = g->nodes;
+    double rate = nodes == 1 && passes > 1 ? g->all_reduce_bytes_per_s : g->bytes_per_s;
+    return p->base_s + passes * ((n - nodes) * p->step_s + (nodes - 1) * p->network_step_s +
+                                 (n - 1) / n * bytes / slowest(g, p, rate));
+}
+
+/* An all-reduce up a tree and down again: in each node a chain, between nodes two binary trees of half the
+ * buffer each. Every link carries the buffer twice, as in NCCL's busBw * 0.5. */
+static double tree_s(const struct mpp_groups *g, const struct mpp_protocol *p, double bytes)
+{
+    return p->base_s + 2 * ((g->local - 1) * p->step_s + log2_up(g->nodes) * p->network_step_s +
+                            bytes / slowest(g, p, g->bytes_per_s));
+}
+
+/* An all-reduce in the node's switch and, over several nodes, at the same time up and down a tree between
+ * nodes (NVLSTree) or, where the network's switches reduce, once out and once back (CollNet). */
+static double switch_s(const struct mpp_groups *g, const struct mpp_protocol *p, double bytes)
+{
+    double local = g->local, rate = g->nvls_bytes_per_s > 0 ? g->nvls_bytes_per_s : g->bytes_per_s;
+    double inside = local > 1 ? 2 * (local - 1) / local * bytes / (rate * p->efficiency) : 0;
+    double s = p->base_s + p->step_s;
+    if (g->nodes == 1)
+        return s + inside;
+    double between = bytes / (g->network_bytes_per_s * p->network_efficiency);
+    if (p->algorithm == MPP_ALGORITHM_NVLS) {
+        s += 2 * log2_up(g->nodes) * p->network_step_s;
+        between *= 2;
+    } else {
+        s += p->network_step_s;
+    }
+    return s + (inside > between ? inside : between);
+}
+
+/* An all-reduce by P, or a negative number where P cannot run it on these links. */
+static double all_reduce_s(const struct mpp_cluster *c, const struct mpp_groups *g, const struct mpp_protocol *p,
+                           double bytes)
+{
+    switch (p->algorithm) {
+    case MPP_ALGORITHM_RING:
+        return ring_s(g, p, 2, bytes);
+    case MPP_ALGORITHM_TREE:
+        return tree_s(g, p, bytes);
+    case MPP_ALGORITHM_NVLS:
+        return g->nvls_bytes_per_s > 0 ? switch_s(g, p, bytes) : -1;
+    case MPP_ALGORITHM_COLLNET:
+        return c->network_reduces && g->nodes > 1 ? switch_s(g, p, bytes) : -1;
+    }
+    return -1;
 }
 
 /* Every device sends 1/n of its buffer to every other; links and NICs work at the same time. */
@@ -237,12 +303,19 @@ double mpp_cost_collective_s(const struct mpp_cluster *cluster, const struct mpp
 {
     if (groups->n <= 1 || !(bytes > 0))
         return 0;
-    double best = 0;
+    double best = -1;
     for (int i = 0; i < cluster->n_protocols; i++) {
         const struct mpp_protocol *p = &cluster->protocols[i];
-        double passes = what == MPP_COLLECTIVE_ALL_REDUCE ? 2 : 1;
-        double t = what == MPP_COLLECTIVE_ALL_TO_ALL ? exchange_s(groups, p, bytes) : ring_s(groups, p, passes, bytes);
-        best = i == 0 ? t : least(best, t);
+        bool ring = p->algorithm == MPP_ALGORITHM_RING, exchange = what == MPP_COLLECTIVE_ALL_TO_ALL;
+        if (exchange && !ring)
+            continue;
+        /* With many nodes a ring's pass takes more steps than a whole all-reduce over a tree; NCCL then has
+         * algorithms of few steps for the halves, too (PAT). They are priced as the all-reduce. */
+        double t = exchange ? exchange_s(groups, p, bytes) : all_reduce_s(cluster, groups, p, bytes);
+        if (ring && (what == MPP_COLLECTIVE_ALL_GATHER || what == MPP_COLLECTIVE_REDUCE_SCATTER))
+            t = ring_s(groups, p, 1, bytes);
+        if (t >= 0 && (best < 0 || t < best))
+            best = t;
     }
     return best;
 }
@@ -301,15 +374,19 @@ double mpp_cost_send_s(const struct mpp_cluster *cluster, int from, int to, int 
         rate = least(c->pcie_bytes_per_s, c->pcie_total_bytes_per_s / sharers);
     } else if (c->kind == MPP_LINK_SWITCH) {
         switch_rate(c, 2, &rate, &unused);
+        rate = bounded(rate, c->send_bytes_per_s);
     } else {
         rate = least(c->link_bytes_per_s, c->total_bytes_per_s / sharers);
     }
-    double best = 0;
+    double best = -1;
     for (int i = 0; i < c->n_protocols; i++) {
         const struct mpp_protocol *p = &c->protocols[i];
-        double t = p->base_s + (across ? p->network_step_s : p->step_s) +
-                   bytes / (rate * (across ? p->network_efficiency : p->efficiency));
-        best = i == 0 ? t : least(best, t);
+        if (p->algorithm != MPP_ALGORITHM_RING)
+            continue;
+        double by = across ? bounded(rate * p->network_efficiency, p->network_most_bytes_per_s)
+                           : bounded(rate * p->efficiency, p->most_bytes_per_s);
+        double t = p->base_s + (across ? p->network_step_s : p->step_s) + bytes / by;
+        best = best < 0 ? t : least(best, t);
     }
     return best;
 }

@@ -23,7 +23,7 @@
 
 #define MPP_CLUSTER_MAX_DEVICES 65536
 #define MPP_CLUSTER_MESH_DEVICES 8      /* devices of a node whose links are given as a matrix */
-#define MPP_CLUSTER_MAX_PROTOCOLS 4
+#define MPP_CLUSTER_MAX_PROTOCOLS 12
 
 /* Devices. */
 
@@ -36,12 +36,33 @@ enum mpp_precision {
     MPP_PRECISION_COUNT
 };
 
-/* Matrix multiplication reaches
+/* An output tile of M x N that one unit of the device works at, and its share of the peak beside the best tile's. */
+struct mpp_gemm_tile {
+    int m, n;
+    double efficiency;
+};
+
+/* Of products whose least aligned size is a multiple of BYTES: their share of an aligned one's speed. */
+struct mpp_gemm_align {
+    int bytes;
+    double efficiency;
+};
+
+/* How fast a matrix multiplication of BATCH products m x n x k is. On a device of UNITS (streaming
+ * multiprocessors) with TILES, the cheapest tile makes batch * ceil(m/M) * ceil(n/N) tiles, which run in waves
+ * of UNITS (NVIDIA, Matrix Multiplication Background, 3.1 and 3.2):
+ *     waves * 2 * M * N * (k + half_k) / (peak / units * efficiency * tile's * alignment's),
+ * waves = QUANTISED * ceil(tiles/units) + (1 - QUANTISED) * max(1, tiles/units). Else it reaches
  *     efficiency * batch*m*n / (batch*(m + half_m)*(n + half_n) + half_outputs) * k/(k + half_k)
  * of the peak: each half_x is the size at which that dimension alone, or too few outputs to fill the
  * device, costs half of the speed. */
 struct mpp_gemm_curve {
     double efficiency, half_m, half_n, half_k, half_outputs;
+    int units;                         /* 0: no tiles */
+    double quantised;
+    int n_tiles, n_aligns;
+    const struct mpp_gemm_tile *tiles;
+    const struct mpp_gemm_align *aligns;   /* by bytes, ascending; for precisions below f32 */
 };
 
 /* A pass over BYTES reaches EFFICIENCY of the memory bandwidth (above 1: it stays in a cache). */
@@ -59,6 +80,8 @@ struct mpp_device {
     double peak_flops_per_s[MPP_PRECISION_COUNT];    /* dense; 0: not supported. F32 is always there */
     double vector_efficiency;          /* of the f32 peak, for kernels that are not GEMMs */
     double launch_s;                   /* fixed cost of one kernel */
+    double dispatch_s;                 /* what a framework's host (Python) takes to start one */
+    double dispatch_peer_s;            /* and a collective, more for each further member */
     struct mpp_gemm_curve gemm;
 };
 
@@ -74,19 +97,28 @@ enum mpp_link_kind {
     MPP_LINK_PCIE                      /* over PCIe and the host */
 };
 
-/* One way to run a collective; the cheapest is taken at each size, which makes the size ramp.
- * Time = base + ring steps * step + traffic / (bandwidth * efficiency). */
+enum mpp_algorithm {
+    MPP_ALGORITHM_RING,                /* all collectives */
+    MPP_ALGORITHM_TREE,                /* all-reduce: chains in the nodes, a double binary tree between them */
+    MPP_ALGORITHM_NVLS,                /* all-reduce: the node's switch reduces, a tree between nodes */
+    MPP_ALGORITHM_COLLNET              /* all-reduce: the network's switches reduce as well */
+};
+
+/* One way to run a collective, an algorithm with a protocol, as in NCCL's tuning model; the cheapest is
+ * taken at each size, which makes the size ramp. Time = base + steps * step + traffic / bandwidth. */
 struct mpp_protocol {
     const char *name;
+    enum mpp_algorithm algorithm;
     double base_s, step_s, network_step_s;
-    double efficiency, network_efficiency;
+    double efficiency, network_efficiency;             /* of the links' and NICs' bandwidth */
+    double most_bytes_per_s, network_most_bytes_per_s; /* bus bandwidth at most; 0: no such bound */
 };
 
 /* Ring (bus) bandwidth per device per direction of a group of so many devices of one node. */
 struct mpp_group_rate {
     int devices;
     double bytes_per_s;
-    double all_reduce_bytes_per_s;     /* >= bytes_per_s, <= twice it: in-switch reduction, trees */
+    double all_reduce_bytes_per_s;     /* >= bytes_per_s, <= twice it: reduced in the switch */
 };
 
 /* What the links among one subset of a node's devices give (MPP_LINK_MESH). */
@@ -110,6 +142,7 @@ struct mpp_cluster {
     double total_bytes_per_s;          /* SHARED, PCIE: of all devices of a node together */
     int n_rates;                       /* SWITCH: by devices, ascending */
     const struct mpp_group_rate *rates;
+    double send_bytes_per_s;           /* SWITCH: from one device to one other; 0: the rate of two */
     uint8_t links[MPP_CLUSTER_MESH_DEVICES][MPP_CLUSTER_MESH_DEVICES];
     const struct mpp_subset_links *subsets;    /* MESH: [1 << devices_per_node], by bit mask */
     double pcie_bytes_per_s;           /* MESH: where there is no link; 0 otherwise */
@@ -117,6 +150,8 @@ struct mpp_cluster {
     int nics;                          /* per node; 0: no network */
     double nic_bytes_per_s;            /* per direction, as achieved */
     double device_network_bytes_per_s; /* what one device alone drives */
+    bool network_reduces;              /* the network's switches can reduce (SHARP) */
+    bool nvls;                         /* some protocol reduces in the node's switch */
     int n_protocols;
     struct mpp_protocol protocols[MPP_CLUSTER_MAX_PROTOCOLS];
 };
@@ -148,6 +183,10 @@ const char *mpp_cluster_describe(struct mpp_arena *arena, const struct mpp_clust
 int64_t mpp_cost_gemm(const struct mpp_device *dev, int64_t batch, int64_t m, int64_t n, int64_t k, int elem_size);
 double mpp_cost_gemm_s(const struct mpp_device *dev, int64_t batch, int64_t m, int64_t n, int64_t k, int elem_size);
 
+/* The same in PRECISION; f32 where the device has no units for it. */
+double mpp_cost_product_s(const struct mpp_device *dev, enum mpp_precision precision, int64_t batch, int64_t m,
+                          int64_t n, int64_t k);
+
 /* A memory-bound pass that reads and writes BYTES in all: launch + bytes at the memory curve's speed. */
 int64_t mpp_cost_memory(const struct mpp_device *dev, double bytes);
 double mpp_cost_memory_s(const struct mpp_device *dev, double bytes);
@@ -172,6 +211,7 @@ struct mpp_groups {
     int nodes;                         /* most nodes a group spans */
     int local;                         /* most devices of a group on one node */
     double bytes_per_s, all_reduce_bytes_per_s;    /* ring bandwidth within a node (local > 1) */
+    double nvls_bytes_per_s;           /* all-reduce in the node's switch; 0: it cannot */
     double exchange_s_per_byte;        /* within a node, one byte between every ordered pair */
     double network_bytes_per_s;        /* of a node, for one group (nodes > 1) */
     double network_exchange_s_per_byte;    /* between nodes, one byte per ordered pair of devices */

@@ -85,15 +85,55 @@ static void read_peaks(struct mpp_diag *diag, const struct mpp_xml *device, stru
         mpp_diag_error(diag, device->loc, "<device> needs a <peak precision=\"f32\">");
 }
 
-static void read_kernels(struct mpp_diag *diag, const struct mpp_xml *device, struct mpp_device *out)
+/* The <tile>s and <align>s of a <gemm>. */
+static void read_tiles(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_xml *gemm,
+                       struct mpp_gemm_curve *g)
 {
-    static const char *const kernel_names[] = {"launch_s", "vector_efficiency", "source"};
-    static const char *const gemm_names[] = {"efficiency", "half_m", "half_n", "half_k", "half_outputs", "source"};
+    static const char *const tile_names[] = {"m", "n", "efficiency", "source"};
+    static const char *const align_names[] = {"bytes", "efficiency", "source"};
+    int n = 0;
+    for (const struct mpp_xml *c = gemm->first; c; c = c->next)
+        n++;
+    struct mpp_gemm_tile *tiles = mpp_arena_array(arena, n, struct mpp_gemm_tile);
+    struct mpp_gemm_align *aligns = mpp_arena_array(arena, n, struct mpp_gemm_align);
+    for (const struct mpp_xml *c = gemm->first; c; c = c->next) {
+        if (strcmp(c->name, "tile") == 0) {
+            struct mpp_gemm_tile *t = &tiles[g->n_tiles++];
+            mpp_fields_known(diag, c, tile_names, COUNT(tile_names));
+            t->m = (int)mpp_fields_whole(diag, c, "m", 1, 65536, -1);
+            t->n = (int)mpp_fields_whole(diag, c, "n", 1, 65536, -1);
+            t->efficiency = mpp_fields_number(diag, c, "efficiency", MPP_NUMBER_FRACTION, 1);
+        } else if (strcmp(c->name, "align") == 0) {
+            struct mpp_gemm_align *a = &aligns[g->n_aligns++];
+            mpp_fields_known(diag, c, align_names, COUNT(align_names));
+            a->bytes = (int)mpp_fields_whole(diag, c, "bytes", 1, 65536, -1);
+            a->efficiency = mpp_fields_number(diag, c, "efficiency", MPP_NUMBER_FRACTION, MPP_FIELDS_REQUIRED);
+            if (g->n_aligns > 1 && (a->bytes <= a[-1].bytes || a->efficiency < a[-1].efficiency))
+                mpp_diag_error(diag, c->loc, "<align> of %d bytes after one of %d; bytes and efficiency ascend",
+                               a->bytes, a[-1].bytes);
+        }
+    }
+    g->tiles = tiles;
+    g->aligns = aligns;
+    if ((g->units > 0) != (g->n_tiles > 0))
+        mpp_diag_error(diag, gemm->loc, "<gemm> needs both units and a <tile>, or neither");
+}
+
+static void read_kernels(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_xml *device,
+                         struct mpp_device *out)
+{
+    static const char *const kernel_names[] = {"launch_s", "dispatch_s", "dispatch_peer_s", "vector_efficiency",
+                                               "source"};
+    static const char *const gemm_names[] = {"efficiency", "half_m", "half_n", "half_k", "half_outputs", "units",
+                                             "quantised", "source"};
+    static const char *const inside[] = {"tile", "align"};
     const struct mpp_xml *kernel = mpp_fields_child(diag, device, "kernel", 1);
     const struct mpp_xml *gemm = mpp_fields_child(diag, device, "gemm", 1);
     if (kernel) {
         mpp_fields_known(diag, kernel, kernel_names, COUNT(kernel_names));
         out->launch_s = mpp_fields_number(diag, kernel, "launch_s", MPP_NUMBER_NOT_NEGATIVE, MPP_FIELDS_REQUIRED);
+        out->dispatch_s = mpp_fields_number(diag, kernel, "dispatch_s", MPP_NUMBER_NOT_NEGATIVE, 0);
+        out->dispatch_peer_s = mpp_fields_number(diag, kernel, "dispatch_peer_s", MPP_NUMBER_NOT_NEGATIVE, 0);
         out->vector_efficiency = mpp_fields_number(diag, kernel, "vector_efficiency", MPP_NUMBER_FRACTION, 1);
     }
     if (gemm) {
@@ -104,6 +144,10 @@ static void read_kernels(struct mpp_diag *diag, const struct mpp_xml *device, st
         g->half_n = mpp_fields_number(diag, gemm, "half_n", MPP_NUMBER_NOT_NEGATIVE, 0);
         g->half_k = mpp_fields_number(diag, gemm, "half_k", MPP_NUMBER_NOT_NEGATIVE, 0);
         g->half_outputs = mpp_fields_number(diag, gemm, "half_outputs", MPP_NUMBER_NOT_NEGATIVE, 0);
+        g->units = (int)mpp_fields_whole(diag, gemm, "units", 1, 1000000, 0);
+        g->quantised = mpp_fields_number(diag, gemm, "quantised", MPP_NUMBER_FRACTION, 1);
+        mpp_fields_children(diag, gemm, inside, COUNT(inside));
+        read_tiles(arena, diag, gemm, g);
     }
 }
 
@@ -118,7 +162,7 @@ void mpp_device_read(struct mpp_arena *arena, struct mpp_diag *diag, const struc
     out->name = mpp_fields_string(diag, node, "name");
     read_memory(arena, diag, node, out);
     read_peaks(diag, node, out);
-    read_kernels(diag, node, out);
+    read_kernels(arena, diag, node, out);
 }
 
 const char *const *mpp_device_names(struct mpp_arena *arena, int *out_n)

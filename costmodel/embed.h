@@ -1,4 +1,4 @@
-/* embed.h - the XML files of devices/ and clusters/, as text inside the library (written by embed.py). */
+/* embed.h - the XML files of devices/, clusters/ and tunings/, as text inside the library (written by embed.py). */
 #ifndef MPP_EMBED_H
 #define MPP_EMBED_H
 
@@ -12,5 +12,6 @@ struct mpp_embedded {
 
 extern const struct mpp_embedded mpp_embedded_devices[];
 extern const struct mpp_embedded mpp_embedded_clusters[];
+extern const struct mpp_embedded mpp_embedded_tunings[];
 
 #endif

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""embed.py OUT.c FILE.xml... - write the files as C strings, sorted by name: those in a folder called
-devices into mpp_embedded_devices, the others into mpp_embedded_clusters (embed.h)."""
+"""embed.py OUT.c FILE.xml... - write the files as C strings, sorted by name: those of a folder
+devices, clusters or tunings into the array mpp_embedded_ of that name (embed.h)."""
 import os
 import sys
 
@@ -12,12 +12,12 @@ def literal(text):
 
 def main():
     out, files = sys.argv[1], sys.argv[2:]
-    groups = {"devices": [], "clusters": []}
+    groups = {"devices": [], "clusters": [], "tunings": []}
     for path in files:
         folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
         with open(path, encoding="ascii") as f:
             groups[folder].append((os.path.basename(path)[: -len(".xml")], f.read()))
-    lines = ["/* Written by costmodel/embed.py from costmodel/devices and costmodel/clusters. */",
+    lines = ["/* Written by costmodel/embed.py from the files in its folders. */",
              '#include "costmodel/embed.h"', ""]
     for folder, entries in groups.items():
         lines.append(f"const struct mpp_embedded mpp_embedded_{folder}[] = {{")

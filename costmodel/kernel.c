@@ -39,30 +39,76 @@ static double memory_traffic_s(const struct mpp_device *dev, double bytes)
     return (lo + (hi - lo) * at) / dev->mem_bytes_per_s;
 }
 
-/* The fastest unit that computes in elements of ELEM_SIZE bytes; f32 where there is none. */
-static double gemm_peak(const struct mpp_device *dev, int elem_size)
+/* The share of an aligned product's speed. Aligned are sizes whose rows start at multiples of the widest access;
+ * the worst of the three sizes counts, whichever way the matrices lie. */
+static double alignment(const struct mpp_gemm_curve *g, int64_t m, int64_t n, int64_t k, int bytes)
 {
-    const double *peak = dev->peak_flops_per_s;
+    int64_t sizes = (m > 1 ? m : 0) | (n > 1 ? n : 0) | (k > 1 ? k : 0);
+    int64_t aligned = (sizes & -sizes) * bytes;
+    double efficiency = 1;
+    for (int i = g->n_aligns - 1; i >= 0; i--) {
+        efficiency = g->aligns[i].efficiency;
+        if (aligned == 0 || aligned >= g->aligns[i].bytes)
+            break;
+    }
+    return efficiency;
+}
+
+static double up(int64_t size, int tile)
+{
+    return (double)((size + tile - 1) / tile);
+}
+
+/* The cheapest tile's time. In between quantised waves and none at all lie devices whose units do not all start
+ * and end together, and libraries that split the sum to fill them. */
+static double tiled_s(const struct mpp_gemm_curve *g, double peak, double b, int64_t m, int64_t n, double k)
+{
     double best = 0;
-    if (elem_size == 8)
-        best = peak[MPP_PRECISION_F64];
-    else if (elem_size == 2)
-        best = peak[MPP_PRECISION_BF16] > 0 ? peak[MPP_PRECISION_BF16] : peak[MPP_PRECISION_F16];
-    return best > 0 ? best : peak[MPP_PRECISION_F32];
+    for (int i = 0; i < g->n_tiles; i++) {
+        const struct mpp_gemm_tile *t = &g->tiles[i];
+        double waves = b * up(m, t->m) * up(n, t->n) / g->units;
+        double whole = waves < 9e15 ? (double)(int64_t)waves : waves;
+        if (whole < waves)
+            whole += 1;
+        if (waves < 1)
+            waves = 1;
+        waves = g->quantised * whole + (1 - g->quantised) * waves;
+        double s = waves * 2 * t->m * t->n * (k + g->half_k) * g->units / (peak * g->efficiency * t->efficiency);
+        if (i == 0 || s < best)
+            best = s;
+    }
+    return best;
+}
+
+double mpp_cost_product_s(const struct mpp_device *dev, enum mpp_precision precision, int64_t batch, int64_t m,
+                          int64_t n, int64_t k)
+{
+    static const int sizes[MPP_PRECISION_COUNT] = {8, 4, 4, 2, 2};
+    if (batch <= 0 || m <= 0 || n <= 0 || k <= 0)
+        return dev->launch_s;
+    const struct mpp_gemm_curve *g = &dev->gemm;
+    double b = (double)batch, dm = (double)m, dn = (double)n, dk = (double)k, compute_s;
+    double peak = dev->peak_flops_per_s[precision];
+    if (!(peak > 0))
+        peak = dev->peak_flops_per_s[MPP_PRECISION_F32];
+    else if (precision > MPP_PRECISION_F32)
+        peak *= alignment(g, m, n, k, sizes[precision]);
+    if (g->units > 0) {
+        compute_s = tiled_s(g, peak, b, m, n, dk);
+    } else {
+        /* 2bmnk over the curve, with the sizes cancelled: rises with each of them. */
+        double outputs = b * (dm + g->half_m) * (dn + g->half_n) + g->half_outputs;
+        compute_s = 2 * outputs * (dk + g->half_k) / (g->efficiency * peak);
+    }
+    double memory_s = memory_traffic_s(dev, b * (dm * dk + dk * dn + dm * dn) * sizes[precision]);
+    return dev->launch_s + (compute_s > memory_s ? compute_s : memory_s);
 }
 
 double mpp_cost_gemm_s(const struct mpp_device *dev, int64_t batch, int64_t m, int64_t n, int64_t k, int elem_size)
 {
-    if (batch <= 0 || m <= 0 || n <= 0 || k <= 0)
-        return dev->launch_s;
-    const struct mpp_gemm_curve *g = &dev->gemm;
-    double b = (double)batch, dm = (double)m, dn = (double)n, dk = (double)k;
-    /* 2bmnk over the curve, with the sizes cancelled: rises with each of them. */
-    double outputs = b * (dm + g->half_m) * (dn + g->half_n) + g->half_outputs;
-    double work = 2 * outputs * (dk + g->half_k);
-    double compute_s = work / (g->efficiency * gemm_peak(dev, elem_size));
-    double memory_s = memory_traffic_s(dev, b * (dm * dk + dk * dn + dm * dn) * elem_size);
-    return dev->launch_s + (compute_s > memory_s ? compute_s : memory_s);
+    enum mpp_precision half = dev->peak_flops_per_s[MPP_PRECISION_BF16] > 0 ? MPP_PRECISION_BF16 : MPP_PRECISION_F16;
+    return mpp_cost_product_s(dev, elem_size == 8 ? MPP_PRECISION_F64 : elem_size == 2 ? half : MPP_PRECISION_F32,
+                              batch, m, n, k);
 }
 
 double mpp_cost_kernel_s(const struct mpp_device *dev, double flops, double bytes)
