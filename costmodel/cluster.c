@@ -208,13 +208,13 @@ static void read_network(struct loader *l, double *out_latency_s)
 
 static enum mpp_algorithm read_algorithm(struct loader *l, const struct mpp_xml *x)
 {
-    static const char *const names[] = {"ring", "tree", "nvls", "collnet"};
+    static const char *const names[] = {"ring", "tree", "nvls", "collnet", "exchange"};
     const char *name = mpp_xml_get(x, "algorithm");
     for (int i = 0; name && i < COUNT(names); i++)
         if (strcmp(name, names[i]) == 0)
             return (enum mpp_algorithm)i;
     if (name)
-        mpp_diag_error(l->diag, x->loc, "<protocol algorithm=\"%s\"> is none of ring, tree, nvls, collnet%s", name,
+        mpp_diag_error(l->diag, x->loc, "<protocol algorithm=\"%s\"> is none of ring, tree, nvls, collnet, exchange%s", name,
                        mpp_diag_hint(l->diag, name, names, COUNT(names)));
     return MPP_ALGORITHM_RING;
 }
@@ -247,6 +247,7 @@ static void read_protocols(struct loader *l, const struct mpp_xml *root, double 
         if (p->network_step_s < least_s)
             p->network_step_s = least_s;
         c->nvls |= p->algorithm == MPP_ALGORITHM_NVLS && c->kind == MPP_LINK_SWITCH;
+        c->exchanges |= p->algorithm == MPP_ALGORITHM_EXCHANGE;
     }
 }
 

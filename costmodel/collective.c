@@ -284,6 +284,8 @@ static double all_reduce_s(const struct mpp_cluster *c, const struct mpp_groups 
         return g->nvls_bytes_per_s > 0 ? switch_s(g, p, bytes) : -1;
     case MPP_ALGORITHM_COLLNET:
         return c->network_reduces && g->nodes > 1 ? switch_s(g, p, bytes) : -1;
+    case MPP_ALGORITHM_EXCHANGE:
+        break;
     }
     return -1;
 }
@@ -307,7 +309,7 @@ double mpp_cost_collective_s(const struct mpp_cluster *cluster, const struct mpp
     for (int i = 0; i < cluster->n_protocols; i++) {
         const struct mpp_protocol *p = &cluster->protocols[i];
         bool ring = p->algorithm == MPP_ALGORITHM_RING, exchange = what == MPP_COLLECTIVE_ALL_TO_ALL;
-        if (exchange && !ring)
+        if (exchange && p->algorithm != (cluster->exchanges ? MPP_ALGORITHM_EXCHANGE : MPP_ALGORITHM_RING))
             continue;
         /* With many nodes a ring's pass takes more steps than a whole all-reduce over a tree; NCCL then has
          * algorithms of few steps for the halves, too (PAT). They are priced as the all-reduce. */

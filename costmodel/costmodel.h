@@ -101,7 +101,8 @@ enum mpp_algorithm {
     MPP_ALGORITHM_RING,                /* all collectives */
     MPP_ALGORITHM_TREE,                /* all-reduce: chains in the nodes, a double binary tree between them */
     MPP_ALGORITHM_NVLS,                /* all-reduce: the node's switch reduces, a tree between nodes */
-    MPP_ALGORITHM_COLLNET              /* all-reduce: the network's switches reduce as well */
+    MPP_ALGORITHM_COLLNET,             /* all-reduce: the network's switches reduce as well */
+    MPP_ALGORITHM_EXCHANGE             /* all-to-all; without it by what rings have */
 };
 
 /* One way to run a collective, an algorithm with a protocol, as in NCCL's tuning model; the cheapest is
@@ -151,7 +152,7 @@ struct mpp_cluster {
     double nic_bytes_per_s;            /* per direction, as achieved */
     double device_network_bytes_per_s; /* what one device alone drives */
     bool network_reduces;              /* the network's switches can reduce (SHARP) */
-    bool nvls;                         /* some protocol reduces in the node's switch */
+    bool nvls, exchanges;              /* there is a protocol of that algorithm */
     int n_protocols;
     struct mpp_protocol protocols[MPP_CLUSTER_MAX_PROTOCOLS];
 };

@@ -89,7 +89,8 @@ static void test_algorithms(struct mpp_arena *arena)
     int n[2] = {0, 0};
     for (int i = 0; i < a->n_protocols; i++) {
         int tree = a->protocols[i].algorithm == MPP_ALGORITHM_TREE;
-        only[tree].protocols[n[tree]++] = a->protocols[i];
+        if (tree || a->protocols[i].algorithm == MPP_ALGORITHM_RING)
+            only[tree].protocols[n[tree]++] = a->protocols[i];
     }
     check(n[0] == 3 && n[1] == 3, "three protocols of ring and of tree: %d, %d", n[0], n[1]);
     only[0].n_protocols = only[1].n_protocols = 3;
