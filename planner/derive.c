@@ -235,7 +235,7 @@ enum mpp_status mpp_plan_derive(struct mpp_arena *arena, struct mpp_diag *diag, 
     mpp_graph_set_batch(graph, plan->batch / plan->micro_batches);
     struct derive d = {.arena = arena, .diag = diag, .g = graph, .plan = plan, .stage = &plan->stages[0], .ok = true};
     struct mpp_stage *s = d.stage;
-    mpp_reshard_env_init(cluster, &s->mesh, &d.env);
+    mpp_reshard_env_init(cluster, &s->mesh, s->first_device, &d.env);
     d.paths = mpp_memo_new(arena);
     s->n_copies = s->n_collectives = 0;
     s->copies = NULL;

@@ -7,7 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { DEVICES, NUMBER, TRUTH, MESH };
+/* In the order of their enums. */
+static const char *const recompute_words[] = {"none", "selective", "full", NULL};
+static const char *const schedule_words[] = {"gpipe", "1f1b", "interleaved", NULL};
+
+enum kind { DEVICES, NUMBER, TRUTH, MESH, WORD };
 
 static const struct key {
     const char *name;
@@ -15,16 +19,20 @@ static const struct key {
     size_t at;                    /* its field of struct mpp_pins */
     int64_t least, most, unset;
     const char *wants;
+    const char *const *words;     /* WORD: of each value, NULL at the end */
 } keys[] = {
-    {"dp", DEVICES, offsetof(struct mpp_pins, dp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on"},
-    {"tp", DEVICES, offsetof(struct mpp_pins, tp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on"},
-    {"pp", DEVICES, offsetof(struct mpp_pins, pp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on"},
-    {"mesh", MESH, offsetof(struct mpp_pins, mesh), 0, 0, 0, "a mesh of one to three axes, as in 2x4"},
-    {"zero", DEVICES, offsetof(struct mpp_pins, zero), 0, 3, -1, "0, 1, 2 or 3"},
-    {"sequence_parallel", TRUTH, offsetof(struct mpp_pins, sequence_parallel), 0, 1, -1, "true or false"},
-    {"vocab_parallel", TRUTH, offsetof(struct mpp_pins, vocab_parallel), 0, 1, -1, "true or false"},
-    {"micro_batch", NUMBER, offsetof(struct mpp_pins, micro_batch), 1, INT64_MAX / 2, 0, "a whole number from 1 on"},
-    {"micro_batches", NUMBER, offsetof(struct mpp_pins, micro_batches), 1, INT64_MAX / 2, 0, "a whole number from 1 on"},
+    {"dp", DEVICES, offsetof(struct mpp_pins, dp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on", NULL},
+    {"tp", DEVICES, offsetof(struct mpp_pins, tp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on", NULL},
+    {"pp", DEVICES, offsetof(struct mpp_pins, pp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on", NULL},
+    {"interleave", DEVICES, offsetof(struct mpp_pins, interleave), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on", NULL},
+    {"recompute", WORD, offsetof(struct mpp_pins, recompute), 0, 0, -1, "none, selective or full", recompute_words},
+    {"schedule", WORD, offsetof(struct mpp_pins, schedule), 0, 0, -1, "1f1b, gpipe or interleaved", schedule_words},
+    {"mesh", MESH, offsetof(struct mpp_pins, mesh), 0, 0, 0, "a mesh of one to three axes, as in 2x4", NULL},
+    {"zero", DEVICES, offsetof(struct mpp_pins, zero), 0, 3, -1, "0, 1, 2 or 3", NULL},
+    {"sequence_parallel", TRUTH, offsetof(struct mpp_pins, sequence_parallel), 0, 1, -1, "true or false", NULL},
+    {"vocab_parallel", TRUTH, offsetof(struct mpp_pins, vocab_parallel), 0, 1, -1, "true or false", NULL},
+    {"micro_batch", NUMBER, offsetof(struct mpp_pins, micro_batch), 1, INT64_MAX / 2, 0, "a whole number from 1 on", NULL},
+    {"micro_batches", NUMBER, offsetof(struct mpp_pins, micro_batches), 1, INT64_MAX / 2, 0, "a whole number from 1 on", NULL},
 };
 enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_SHARDS = 64 };
 
@@ -57,6 +65,16 @@ static bool truth(const char *s, int *out)
     else
         return false;
     return true;
+}
+
+static bool word(const char *s, const char *const *words, int *out)
+{
+    for (int k = 0; words[k]; k++)
+        if (strcmp(s, words[k]) == 0) {
+            *out = k;
+            return true;
+        }
+    return false;
 }
 
 static bool parse_mesh(struct mpp_arena *arena, const char *value, struct mpp_mesh *out)
@@ -99,8 +117,8 @@ static const struct key *find_key(struct mpp_diag *diag, const char *name)
     }
     const char *hint = mpp_diag_hint(diag, name, names, N_KEYS);
     mpp_diag_error(diag, nowhere, "--fix knows no \"%s\"%s", name,
-                   *hint ? hint : "; it knows dp, tp, pp, mesh, zero, sequence_parallel, vocab_parallel, micro_batch, "
-                                  "micro_batches and shard:GLOB (docs/plan.md)");
+                   *hint ? hint : "; it knows dp, tp, pp, interleave, recompute, schedule, mesh, zero, sequence_parallel, "
+                                  "vocab_parallel, micro_batch, micro_batches and shard:GLOB (docs/plan.md)");
     return NULL;
 }
 
@@ -120,6 +138,8 @@ static bool take_value(struct mpp_arena *arena, const struct key *key, const cha
         return parse_mesh(arena, value, field);
     if (key->kind == TRUTH)
         return truth(value, field);
+    if (key->kind == WORD)
+        return word(value, key->words, field);
     if (!whole_number(value, key->least, key->most, &n))
         return false;
     if (key->kind == NUMBER)
@@ -174,12 +194,16 @@ const char *mpp_pins_text(struct mpp_arena *arena, const struct mpp_pins *pins)
 {
     const char *t = "";
     const struct { const char *key; int64_t value, unset; } number[] = {
-        {"dp", pins->dp, 0}, {"tp", pins->tp, 0}, {"pp", pins->pp, 0}, {"zero", pins->zero, -1},
+        {"dp", pins->dp, 0}, {"tp", pins->tp, 0}, {"pp", pins->pp, 0}, {"interleave", pins->interleave, 0}, {"zero", pins->zero, -1},
         {"micro_batch", pins->micro_batch, 0}, {"micro_batches", pins->micro_batches, 0},
     };
     for (size_t i = 0; i < sizeof number / sizeof number[0]; i++)
         if (number[i].value != number[i].unset)
             t = mpp_arena_printf(arena, "%s%s%s=%lld", t, *t ? "," : "", number[i].key, (long long)number[i].value);
+    if (pins->recompute >= 0)
+        t = mpp_arena_printf(arena, "%s%srecompute=%s", t, *t ? "," : "", recompute_words[pins->recompute]);
+    if (pins->schedule >= 0)
+        t = mpp_arena_printf(arena, "%s%sschedule=%s", t, *t ? "," : "", schedule_words[pins->schedule]);
     if (pins->mesh.n_axes > 0) {
         t = mpp_arena_printf(arena, "%s%smesh=%d", t, *t ? "," : "", pins->mesh.size[0]);
         for (int a = 1; a < pins->mesh.n_axes; a++)
@@ -311,20 +335,47 @@ static enum mpp_status check_shard(struct mpp_diag *diag, const struct mpp_graph
     return ok ? MPP_OK : MPP_INVALID;
 }
 
-static enum mpp_status check_devices(struct mpp_diag *diag, int n, const struct mpp_pins *p)
+/* dp, tp and the mesh are of one stage; where both they and pp are told they make all devices. */
+static enum mpp_status check_devices(struct mpp_arena *scratch, struct mpp_diag *diag, int n, const struct mpp_pins *p)
 {
-    int64_t mesh = 1;
+    const char *pp = p->pp ? mpp_arena_printf(scratch, ",pp=%d", p->pp) : "";
+    int64_t mesh = 1, pipeline = p->pp ? p->pp : 1, both = (int64_t)p->dp * p->tp;
     for (int a = 0; a < p->mesh.n_axes; a++)
         mesh *= p->mesh.size[a];
-    if (p->dp && p->tp && (int64_t)p->dp * p->tp != n)
-        mpp_diag_error(diag, nowhere, "--fix dp=%d,tp=%d makes %lld devices, but there are %d", p->dp, p->tp,
-                       (long long)p->dp * p->tp, n);
+    if (p->pp > n)
+        mpp_diag_error(diag, nowhere, "--fix pp=%d: there are more stages than the %d device%s", p->pp, n, n == 1 ? "" : "s");
+    else if (both && (p->pp ? both * pipeline != n : n % both != 0))
+        mpp_diag_error(diag, nowhere, "--fix dp=%d,tp=%d%s makes %lld devices, but there are %d", p->dp, p->tp, pp,
+                       (long long)(both * pipeline), n);
     else if (p->dp && n % p->dp)
         mpp_diag_error(diag, nowhere, "--fix dp=%d does not divide the %d devices", p->dp, n);
     else if (p->tp && n % p->tp)
         mpp_diag_error(diag, nowhere, "--fix tp=%d does not divide the %d devices", p->tp, n);
-    else if (p->mesh.n_axes && mesh != n)
-        mpp_diag_error(diag, nowhere, "--fix mesh: its axes make %lld devices, but there are %d", (long long)mesh, n);
+    else if (p->dp * pipeline > n || p->tp * pipeline > n)
+        mpp_diag_error(diag, nowhere, "--fix %s=%d%s wants %lld devices at least, but there are %d", p->dp ? "dp" : "tp",
+                       p->dp ? p->dp : p->tp, pp, (long long)((p->dp ? p->dp : p->tp) * pipeline), n);
+    else if (p->mesh.n_axes && (p->pp ? mesh * pipeline != n : n % mesh != 0))
+        mpp_diag_error(diag, nowhere, "--fix mesh%s: its axes make %lld devices%s, but there are %d", pp, (long long)mesh,
+                       p->pp > 1 ? " per stage" : "", n);
+    else
+        return MPP_OK;
+    return MPP_INVALID;
+}
+
+/* What pp, interleave and schedule say together. */
+static enum mpp_status check_schedule(struct mpp_diag *diag, const struct mpp_pins *p)
+{
+    bool interleaved = p->schedule == MPP_SCHEDULE_INTERLEAVED;
+    if (p->interleave > 1 && p->pp == 1)
+        mpp_diag_error(diag, nowhere, "--fix interleave=%d,pp=1: one stage has nothing to interleave", p->interleave);
+    else if (p->interleave > 1 && p->schedule >= 0 && !interleaved)
+        mpp_diag_error(diag, nowhere, "--fix interleave=%d,schedule=%s: only the interleaved schedule runs several parts of a stage",
+                       p->interleave, schedule_words[p->schedule]);
+    else if (interleaved && (p->interleave == 1 || p->pp == 1))
+        mpp_diag_error(diag, nowhere, "--fix schedule=interleaved,%s=1: it wants at least two", p->pp == 1 ? "pp" : "interleave");
+    else if ((interleaved || p->interleave > 1) && p->pp && p->micro_batches % p->pp)
+        mpp_diag_error(diag, nowhere, "--fix pp=%d,micro_batches=%lld: the interleaved schedule wants a multiple of the stages",
+                       p->pp, (long long)p->micro_batches);
     else
         return MPP_OK;
     return MPP_INVALID;
@@ -358,12 +409,12 @@ enum mpp_status mpp_pins_check(struct mpp_diag *diag, const struct mpp_graph *gr
                                const struct mpp_pins *pins)
 {
     enum mpp_status st = MPP_OK;
-    if (pins->pp > 1) {
-        mpp_diag_error(diag, nowhere, "--fix pp=%d: pipeline stages come with a later release; use pp=1", pins->pp);
-        return MPP_INVALID;
-    }
-    if (check_devices(diag, n_devices, pins) != MPP_OK)
+    struct mpp_arena *scratch = mpp_arena_scratch(graph->arena);
+    if (check_devices(scratch, diag, n_devices, pins) != MPP_OK || check_schedule(diag, pins) != MPP_OK)
         st = MPP_INVALID;
+    mpp_arena_free(scratch);
+    if (pins->pp > 1)
+        n_devices /= pins->pp;
     if (check_batch(diag, graph, pins) != MPP_OK)
         st = MPP_INVALID;
     for (int i = 0; i < pins->n_tensors; i++) {

@@ -132,6 +132,6 @@ int64_t mpp_price_group(const struct mpp_graph *graph, const struct mpp_cluster 
                         const struct mpp_group *group, struct mpp_split split, int64_t *out_internal_ps)
 {
     struct mpp_reshard_env env;
-    mpp_reshard_env_init(cluster, mesh, &env);
+    mpp_reshard_env_init(cluster, mesh, 0, &env);
     return mpp_price_group_in(graph, &env, group, split, out_internal_ps);
 }

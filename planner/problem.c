@@ -411,7 +411,7 @@ static struct mpp_build *build_new(struct mpp_arena *arena, const struct mpp_clu
     b->p = mpp_arena_array(arena, 1, struct mpp_stage_problem);
     b->p->graph = g;
     b->last_time = g->n_groups > 0 ? g->n_groups - 1 : 0;
-    mpp_reshard_env_init(cluster, &pins->c.mesh, &b->p->env);
+    mpp_reshard_env_init(cluster, &pins->c.mesh, 0, &b->p->env);
     struct mpp_memo **memos[] = {&b->shapes, &b->groups, &b->ties, &b->rests, &b->values};
     for (size_t i = 0; i < sizeof memos / sizeof memos[0]; i++)
         *memos[i] = mpp_memo_new(arena);

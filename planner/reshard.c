@@ -31,12 +31,14 @@ const char *mpp_step_name(enum mpp_step_kind kind)
     return names[kind];
 }
 
-void mpp_reshard_env_init(const struct mpp_cluster *cluster, const struct mpp_mesh *mesh, struct mpp_reshard_env *out)
+void mpp_reshard_env_init(const struct mpp_cluster *cluster, const struct mpp_mesh *mesh, int first,
+                          struct mpp_reshard_env *out)
 {
     out->cluster = cluster;
     out->mesh = mesh;
+    out->first = first;
     for (unsigned mask = 1; mask < 1u << mesh->n_axes; mask++)
-        mpp_groups_init(cluster, mesh, 0, mask, &out->groups[mask]);
+        mpp_groups_init(cluster, mesh, first, mask, &out->groups[mask]);
 }
 
 int mpp_reshard_n_states(const struct mpp_mesh *mesh, int n_dims)
@@ -215,7 +217,7 @@ int mpp_reshard_path(const struct mpp_cluster *cluster, const struct mpp_mesh *m
                      int64_t *out_cost_ps)
 {
     struct mpp_reshard_env env;
-    mpp_reshard_env_init(cluster, mesh, &env);
+    mpp_reshard_env_init(cluster, mesh, 0, &env);
     return mpp_reshard_path_in(&env, t, from, to, out_steps, out_cost_ps);
 }
 

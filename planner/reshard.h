@@ -39,11 +39,13 @@ struct mpp_reshard_step {
 struct mpp_reshard_env {
     const struct mpp_cluster *cluster;
     const struct mpp_mesh *mesh;
+    int first;                    /* device that the mesh is laid from */
     struct mpp_groups groups[1 << MPP_MAX_AXES]; /* by mask */
 };
 
-/* Prepare *OUT for MESH laid on CLUSTER from its first device on; both must outlive it. */
-void mpp_reshard_env_init(const struct mpp_cluster *cluster, const struct mpp_mesh *mesh, struct mpp_reshard_env *out);
+/* Prepare *OUT for MESH laid on CLUSTER from device FIRST on; both must outlive it. */
+void mpp_reshard_env_init(const struct mpp_cluster *cluster, const struct mpp_mesh *mesh, int first,
+                          struct mpp_reshard_env *out);
 
 /* "all-reduce", "reduce-scatter", ... */
 const char *mpp_step_name(enum mpp_step_kind kind);

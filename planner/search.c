@@ -407,6 +407,10 @@ enum mpp_status mpp_plan_search(struct mpp_arena *arena, struct mpp_diag *diag, 
     struct mpp_search_result r;
     *out = NULL;
     MPP_TRY(mpp_pins_check(diag, graph, cluster->n_devices, &options->pins));
+    if (options->pins.pp > 1 || options->pins.interleave > 1 || options->pins.recompute > 0 || options->pins.schedule > 1) {
+        mpp_diag_error(diag, (struct mpp_loc){0}, "--fix: pipeline stages and recomputation come with a later release");
+        return MPP_INVALID;
+    }
     enum mpp_status st = mpp_search_run(arena, graph, cluster, options, &r);
     if (st == MPP_INFEASIBLE)
         mpp_suggest(diag, graph, cluster, options, &r);

@@ -198,8 +198,18 @@ static void test_contradictions(void)
 {
     refuses("dp=3,tp=2", 4, tiny, "makes 6 devices, but there are 4");
     refuses("dp=3", 4, tiny, "does not divide the 4 devices");
-    refuses("mesh=2x3", 4, tiny, "make 6 devices");
-    refuses("pp=2", 4, tiny, "later release");
+    refuses("mesh=2x3", 4, tiny, "make 6 devices, but");
+    refuses("dp=2,tp=2,pp=2", 4, tiny, "dp=2,tp=2,pp=2 makes 8 devices, but there are 4");
+    refuses("dp=2,tp=1,pp=1", 4, tiny, "makes 2 devices, but there are 4");
+    refuses("pp=5", 4, tiny, "more stages than the 4 devices");
+    refuses("dp=2,pp=4", 4, tiny, "dp=2,pp=4 wants 8 devices at least");
+    refuses("mesh=2x2,pp=2", 4, tiny, "make 4 devices per stage");
+    refuses("pp=1,interleave=2", 4, tiny, "nothing to interleave");
+    refuses("interleave=2,schedule=gpipe", 4, tiny, "schedule=gpipe: only the interleaved");
+    refuses("schedule=interleaved,interleave=1", 4, tiny, "at least two");
+    refuses("pp=4,interleave=2,micro_batches=2", 4, tiny, "a multiple of the stages");
+    refuses("recompute=some", 4, tiny, "none, selective or full");
+    refuses("schedule=2f2b", 4, tiny, "1f1b, gpipe or interleaved");
     refuses("micro_batches=3", 4, tiny, "does not divide the batch of 16");
     refuses("dp=2,micro_batch=16", 4, tiny, "does not divide");
     refuses("dp=4,micro_batches=16", 4, tiny, "smaller than the data axis");
@@ -242,6 +252,11 @@ static void test_normalised(void)
     pinned("vocab_parallel=off,tp=2,dp=2", 4, &s);
     check(strcmp(s.plan->pins, "dp=2,tp=2,vocab_parallel=false") == 0, "pins as text: %s", s.plan->pins);
     setup_free(&s);
+    struct mpp_diag *diag = mpp_diag_in(arena, NULL);
+    struct mpp_pins pins = mpp_pins_none();
+    check(mpp_pins_parse(arena, diag, "schedule=1f1b,recompute=none,interleave=1,pp=2,tp=2", &pins) == MPP_OK
+          && strcmp(mpp_pins_text(arena, &pins), "tp=2,pp=2,interleave=1,recompute=none,schedule=1f1b") == 0,
+          "pins of several stages as text: %s", mpp_pins_text(arena, &pins));
     mpp_arena_free(arena);
 }
 
@@ -431,7 +446,7 @@ static void fuzz_pins(int tries)
     static const char *const piece[] = {"dp", "tp", "pp", "mesh", "zero", "sequence_parallel", "vocab_parallel", "micro_batch",
                                         "micro_batches", "shard:", "=", "=", "=", ",", ",", "/", "x", "2", "4", "-1", "0", "1e9",
                                         "99999999999999999999", "true", "off", "h.*.mlp", "[", "*", "ffn", "model", " ", "2x2",
-                                        "dp=2", "zero=1", "mesh=2x2", "vocab_parallel=off", "shard:a=b/c"};
+                                        "dp=2", "zero=1", "mesh=2x2", "interleave=2", "recompute=full", "schedule=1f1b", "vocab_parallel=off", "shard:a=b/c"};
     int odd = 0, understood = 0;
     for (int i = 0; i < tries; i++) {
         struct mpp_arena *arena = mpp_arena_new();

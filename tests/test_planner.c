@@ -302,7 +302,7 @@ static void reshard_all(const struct mpp_cluster *cluster, const struct mpp_mesh
     struct mpp_reshard_env env;
     int n = mpp_reshard_n_states(m, t->n_dims), wrong = 0, cost_wrong = 0, none = 0, tried = 0;
     int64_t *costs = malloc(sizeof *costs * (size_t)n);
-    mpp_reshard_env_init(cluster, m, &env);
+    mpp_reshard_env_init(cluster, m, 0, &env);
     for (int i = 0; i < n; i++) {
         struct mpp_sharding from = state_sharding(m, t->n_dims, i);
         if (!may_be(t, m, from))
