@@ -278,7 +278,7 @@ static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *
         MPP_TRY(mpp_plan_derive(arena, diag, g, cluster, *out_plan));
         stats->plan_s += now_s() - start;
         start = now_s();
-        MPP_TRY(mpp_lower(arena, g, *out_plan, usable, out_prog));
+        MPP_TRY(mpp_lower(arena, g, *out_plan, 0, usable, out_prog));
         stats->lower_s += now_s() - start;
         (*out_plan)->stages[0].memory = (*out_prog)->memory;
         int64_t over = (*out_prog)->arena_bytes - usable;

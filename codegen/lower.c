@@ -640,11 +640,11 @@ static int *filled(struct mpp_arena *arena, int n, int value)
     return a;
 }
 
-void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan, bool overlap,
-                    struct mpp_flat_program *out)
+void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan, int number,
+                    bool overlap, struct mpp_flat_program *out)
 {
     int n = graph->n_tensors;
-    const struct mpp_stage *stage = &plan->stages[0];
+    const struct mpp_stage *stage = &plan->stages[number];
     *out = (struct mpp_flat_program){
         .arena = arena, .g = graph, .stage = stage, .micro_batches = plan->micro_batches,
         .loss = -1, .grad_norm = -1, .resting = filled(arena, n, -1), .gradient = filled(arena, n, -1),
@@ -678,28 +678,28 @@ void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, cons
 }
 
 static struct mpp_lprog *lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
-                               bool overlap, bool *any_out)
+                               int stage, bool overlap, bool *any_out)
 {
     struct mpp_flat_program flat;
-    mpp_lower_flat(arena, graph, plan, overlap, &flat);
+    mpp_lower_flat(arena, graph, plan, stage, overlap, &flat);
     *any_out = false;
     for (int i = 0; i < flat.n_flats; i++)
         *any_out = *any_out || (flat.flats[i].instr.begins && flat.flats[i].instr.step->kind == MPP_STEP_REDUCE_SCATTER);
     struct mpp_lprog *prog = mpp_arena_array(arena, 1, struct mpp_lprog);
     prog->overlap = overlap;
     mpp_roll(&flat, prog);
-    mpp_memory_plan(graph, &plan->stages[0], plan->micro_batches, prog);
+    mpp_memory_plan(graph, &plan->stages[stage], plan->micro_batches, prog);
     return prog;
 }
 
 enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
-                          int64_t capacity_bytes, struct mpp_lprog **out)
+                          int stage, int64_t capacity_bytes, struct mpp_lprog **out)
 {
     bool any, none;
-    *out = lower(arena, graph, plan, true, &any);
+    *out = lower(arena, graph, plan, stage, true, &any);
     if (!any)
         return MPP_OK;
-    struct mpp_lprog *late = lower(arena, graph, plan, false, &none);
+    struct mpp_lprog *late = lower(arena, graph, plan, stage, false, &none);
     int64_t most = late->arena_bytes + late->arena_bytes / OVERLAP_SHARE;
     if ((*out)->arena_bytes > (most < capacity_bytes ? most : capacity_bytes))
         *out = late;

@@ -28,10 +28,10 @@ struct mpp_flat_program {
     int *gradient;                /* [n_tensors] PARAM: flat buffer of its final gradient; -1 */
 };
 
-/* lower.c: the flat program of PLAN's stage, in ARENA. OVERLAP: sums whose result takes memory of its own begin in the
+/* lower.c: the flat program of PLAN's stage STAGE, in ARENA. OVERLAP: sums whose result takes memory of its own begin in the
  * backward pass, too. */
-void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan, bool overlap,
-                    struct mpp_flat_program *out);
+void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan, int stage,
+                    bool overlap, struct mpp_flat_program *out);
 
 /* roll.c: find the layers that are alike and write PROG's buffers, classes, bodies and sections. */
 void mpp_roll(const struct mpp_flat_program *flat, struct mpp_lprog *prog);

@@ -27,7 +27,7 @@ struct life {                     /* of a buffer that owns memory */
     struct span *span;            /* [n] */
     struct span hull;             /* of all of them */
     int order;                    /* 1: later layers live later, -1: earlier; 0: neither */
-    bool always;
+    bool always, once;            /* once: made in the step's first micro-batch and kept */
 };
 
 struct loop_at {                  /* a loop over class CLS: its first instruction, and how many each iteration has */
@@ -105,11 +105,16 @@ static void widen(struct span *s, int first, int last)
     s->last = never || last > s->last ? last : s->last;
 }
 
-static struct span *span_of(const struct memory *m, struct mpp_bufref ref, int layer)
+static struct mpp_bufref owner_of(const struct memory *m, struct mpp_bufref ref, int layer)
 {
     if (ref.layer < 0)
         ref.layer = layer;
-    struct mpp_bufref owner = mpp_buffer_owner(m->prog, ref);
+    return mpp_buffer_owner(m->prog, ref);
+}
+
+static struct span *span_of(const struct memory *m, struct mpp_bufref ref, int layer)
+{
+    struct mpp_bufref owner = owner_of(m, ref, layer);
     return &m->life[owner.buffer].span[number_of(m->prog, owner)];
 }
 
@@ -149,8 +154,10 @@ static void visit(struct memory *m, const struct mpp_instr *in, int layer, int t
             widen(span_of(m, in->in[i], layer), time, m->begin[MPP_PHASE_UPDATE]);
             widen(span_of(m, in->out[i], layer), time, m->begin[MPP_PHASE_UPDATE]);
         }
-        if (in->once)             /* kept for all micro-batches */
+        if (in->once) {           /* kept for all micro-batches */
             widen(span_of(m, in->out[i], layer), m->begin[MPP_PHASE_FORWARD], m->end[MPP_PHASE_BACKWARD] - 1);
+            m->life[owner_of(m, in->out[i], layer).buffer].once = true;
+        }
     }
 }
 
@@ -218,6 +225,32 @@ static bool in_order(const struct life *l, int by)
     return true;
 }
 
+/* Bytes of one layer's place: of all micro-batches in flight. */
+static int64_t room(const struct mpp_buffer *b)
+{
+    return b->slots * b->bytes;
+}
+
+/* Several micro-batches are in flight: what forward leaves for backward has a place for each, from the first to the last
+ * micro-batch. */
+static void find_slots(struct memory *m, int64_t in_flight)
+{
+    int first = m->begin[MPP_PHASE_FORWARD], back = m->begin[MPP_PHASE_BACKWARD], end = m->end[MPP_PHASE_BACKWARD];
+    for (int b = 0; b < m->prog->n_buffers; b++) {
+        struct mpp_buffer *buf = &m->prog->buffers[b];
+        struct life *l = &m->life[b];
+        bool kept = l->once || (buf->kind != MPP_BUF_VALUE && buf->kind != MPP_BUF_COPY && buf->kind != MPP_BUF_INPUT);
+        for (int i = 0; i < l->n && in_flight > 1 && !kept; i++) {
+            struct span s = l->span[i];
+            if (s.first <= s.last && s.first < back && s.last >= back && (s.first >= first || buf->kind == MPP_BUF_INPUT))
+                buf->slots = in_flight;
+        }
+        for (int i = 0; i < l->n && buf->slots > 1; i++)
+            if (l->span[i].first <= l->span[i].last)
+                widen(&l->span[i], first, end - 1);
+    }
+}
+
 /* What the outside world or the next micro-batch needs lives longer than its uses show. */
 static void extend_lives(struct memory *m, int64_t micro_batches)
 {
@@ -274,7 +307,7 @@ static void choose_addresses(struct memory *m)
         if (buf->cls < 0 || l->n == 0)
             continue;
         buf->address = in_turns(l, 1) ? MPP_ADDR_FIXED : l->n > 2 && in_turns(l, 2) ? MPP_ADDR_PINGPONG : MPP_ADDR_STRIDED;
-        buf->stride = buf->address == MPP_ADDR_FIXED ? 0 : buf->bytes;
+        buf->stride = buf->address == MPP_ADDR_FIXED ? 0 : room(buf);
     }
 }
 
@@ -304,8 +337,8 @@ static void account(struct memory *m)
     for (int b = 0; b < prog->n_buffers; b++)
         for (int i = 0; i < m->life[b].n; i++)
             if (m->life[b].span[i].first <= m->life[b].span[i].last) {
-                change[m->life[b].span[i].first] += prog->buffers[b].bytes;
-                change[m->life[b].span[i].last + 1] -= prog->buffers[b].bytes;
+                change[m->life[b].span[i].first] += room(&prog->buffers[b]);
+                change[m->life[b].span[i].last + 1] -= room(&prog->buffers[b]);
             }
     int fullest = 0;
     int64_t live = 0, most = -1;
@@ -320,7 +353,7 @@ static void account(struct memory *m)
     for (int b = 0; b < prog->n_buffers; b++)
         for (int i = 0; i < m->life[b].n; i++)
             if (overlap(m->life[b].span[i], (struct span){fullest, fullest}))
-                add_kind(&prog->memory, m, &prog->buffers[b], prog->buffers[b].bytes);
+                add_kind(&prog->memory, m, &prog->buffers[b], room(&prog->buffers[b]));
 }
 
 /* ---- frames: what the strided buffers of a layer need together ---- */
@@ -349,7 +382,7 @@ static int64_t frame_at(const struct memory *m, int cls, int i, int time)
     int64_t bytes = 0;
     for (int b = 0; b < m->prog->n_buffers; b++)
         if (in_frame(m, b, cls) && overlap(m->life[b].span[i], (struct span){time, time}))
-            bytes += m->prog->buffers[b].bytes;
+            bytes += room(&m->prog->buffers[b]);
     return bytes;
 }
 
@@ -482,7 +515,7 @@ static void avoid(struct memory *m, struct ranges *r, int b, int c)
             marked += m->marks[k];
             int64_t apart = frames ? (k - lx->n) * x->stride : step_to(y, k) - step_to(x, rest);
             if (marked > 0)
-                add_range(m, r, y->offset + apart - x->bytes, y->offset + apart + y->bytes);
+                add_range(m, r, y->offset + apart - room(x), y->offset + apart + room(y));
         }
     }
 }
@@ -529,13 +562,13 @@ static int list_places(struct memory *m, enum layout layout, bool by_life, struc
         int64_t frame = layout == APART ? 0 : frame_bytes(m, c, layout == TIGHT_FRAMES, key);
         for (int b = 0; b < prog->n_buffers; b++)
             if (in_frame(m, b, c))
-                prog->buffers[b].stride = frame > prog->buffers[b].bytes ? frame : prog->buffers[b].bytes;
+                prog->buffers[b].stride = frame > room(&prog->buffers[b]) ? frame : room(&prog->buffers[b]);
     }
     for (int b = 0; b < prog->n_buffers; b++) {
         const struct life *l = &m->life[b];
         if (l->n == 0 || l->always || l->hull.first > l->hull.last)
             continue;
-        double weight = (double)(n_places(&prog->buffers[b], l) * prog->buffers[b].bytes);
+        double weight = (double)(n_places(&prog->buffers[b], l) * room(&prog->buffers[b]));
         places[n++] = (struct place){b, m->rank[b] + key[b], by_life ? weight * (l->hull.last - l->hull.first + 1) : weight};
     }
     qsort(places, (size_t)n, sizeof *places, by_weight);
@@ -559,8 +592,8 @@ static int64_t lay_out(struct memory *m, enum layout layout, bool by_life, int64
             placed[at] = placed[at - 1];
         placed[at] = places[i].buffer;
         int64_t last = buf->offset + step_to(buf, n_places(buf, &m->life[places[i].buffer]) - 1);
-        if (last + buf->bytes > end) {
-            end = last + buf->bytes;
+        if (last + room(buf) > end) {
+            end = last + room(buf);
             m->top = places[i].buffer;
         }
     }
@@ -576,7 +609,7 @@ static int64_t lay_out_always(struct memory *m)
             struct mpp_buffer *buf = &m->prog->buffers[b];
             if (m->life[b].n > 0 && buf->kind == order[k]) {
                 buf->offset = at;
-                at += m->life[b].n * buf->bytes;
+                at += m->life[b].n * room(buf);
             }
         }
     return at;
@@ -641,7 +674,8 @@ void mpp_memory_plan(const struct mpp_graph *g, const struct mpp_stage *stage, i
     struct memory m = {.arena = mpp_arena_scratch(g->arena), .g = g, .stage = stage, .prog = prog};
     m.life = mpp_arena_array(m.arena, prog->n_buffers, struct life);
     for (int b = 0; b < prog->n_buffers; b++) {
-        const struct mpp_buffer *buf = &prog->buffers[b];
+        struct mpp_buffer *buf = &prog->buffers[b];
+        buf->slots = 1;
         bool owns = buf->alias < 0 && buf->address != MPP_ADDR_CARRIED;
         m.life[b].n = !owns ? 0 : buf->cls < 0 ? 1 : prog->classes[buf->cls].count;
         m.life[b].span = mpp_arena_array(m.arena, m.life[b].n, struct span);
@@ -651,6 +685,7 @@ void mpp_memory_plan(const struct mpp_graph *g, const struct mpp_stage *stage, i
     count_times(&m);
     m.workspace = mpp_arena_array(m.arena, m.n_times, int64_t);
     find_lives(&m);
+    find_slots(&m, stage->in_flight);
     extend_lives(&m, micro_batches);
     choose_addresses(&m);
     account(&m);

@@ -1,7 +1,7 @@
 /* program.h - the local program of a stage: what every rank runs, on local arrays, with explicit collectives.
  *
  *     struct mpp_lprog *p;
- *     MPP_TRY(mpp_lower(arena, graph, plan, capacity_bytes, &p));   // lower.c, roll.c, memory.c
+ *     MPP_TRY(mpp_lower(arena, graph, plan, 0, capacity_bytes, &p));   // lower.c, roll.c, memory.c
  *     MPP_TRY(mpp_emit(arena, diag, graph, cluster, plan, p, "plan/"));
  *
  * Repeated layers that are planned alike are rolled: their instructions stand once, in a loop over layers, and
@@ -41,6 +41,7 @@ struct mpp_buffer {
     int64_t padded[MPP_GRAPH_MAX_DIMS]; /* local extents */
     unsigned split[MPP_GRAPH_MAX_DIMS]; /* axes per dimension */
     int64_t bytes;                /* rounded up to 64 */
+    int64_t slots;                /* micro-batches in flight, where each has its own (BYTES apart); else 1 */
     enum mpp_buffer_kind kind;
     int cls;                      /* layer class, -1: plain */
     enum mpp_buffer_address address;
@@ -120,10 +121,10 @@ struct mpp_lprog {
     struct mpp_memory memory;
 };
 
-/* Lower the stage of PLAN (derived) to the rolled local program with its memory planned; *OUT lives in ARENA. Sums of
- * gradients begin in the backward pass where the arena stays within CAPACITY_BYTES and grows little. */
+/* Lower stage STAGE of PLAN (derived), whose graph is GRAPH, to the rolled local program with its memory planned, for as
+ * many micro-batches in flight as the stage has; *OUT lives in ARENA. Sums of gradients begin in the backward pass where the arena stays within CAPACITY_BYTES and grows little. */
 enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
-                          int64_t capacity_bytes, struct mpp_lprog **out) MPP_CHECKED;
+                          int stage, int64_t capacity_bytes, struct mpp_lprog **out) MPP_CHECKED;
 
 /* The buffer that owns the memory REF means (through aliases and neighbours), with its layer; -1 where it is plain.
  * REF names a layer where its buffer is layered. In memory.c. */

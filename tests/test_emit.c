@@ -79,7 +79,7 @@ static bool make_plan(struct job *j, int devices, const char *pins)
                      && (!*pins || mpp_pins_parse(j->arena, j->diag, pins, &o.pins) == MPP_OK)
                      && mpp_plan_search(j->arena, j->diag, j->g, j->cluster, &o, &j->plan) == MPP_OK
                      && mpp_plan_derive(j->arena, j->diag, j->g, j->cluster, j->plan) == MPP_OK
-                     && mpp_lower(j->arena, j->g, j->plan, INT64_MAX, &j->prog) == MPP_OK,
+                     && mpp_lower(j->arena, j->g, j->plan, 0, INT64_MAX, &j->prog) == MPP_OK,
                  "a plan for %d devices, %s", devices, pins);
 }
 

@@ -193,7 +193,7 @@ static void simulate(const struct mpp_graph *g, const struct mpp_plan *plan, str
                      const struct mpp_lprog *prog, const char *what)
 {
     struct mpp_flat_program flat;
-    mpp_lower_flat(arena, g, plan, prog->overlap, &flat);
+    mpp_lower_flat(arena, g, plan, 0, prog->overlap, &flat);
     flat_machine.n = rolled_machine.n = 0;
     flat_machine.stale = rolled_machine.stale = false;
     int64_t bytes;
@@ -305,7 +305,7 @@ static void check_memory(struct mpp_arena *arena, const struct mpp_graph *g, con
 {
     const struct mpp_memory *m = &prog->memory;
     struct mpp_flat_program flat;
-    mpp_lower_flat(arena, g, plan, prog->overlap, &flat);
+    mpp_lower_flat(arena, g, plan, 0, prog->overlap, &flat);
     int64_t most = most_alive(arena, &flat);
     check_begun(&flat, what);
     check(m->parameters + m->gradients + m->optimizer + m->activations + m->inputs + m->workspace + m->gaps
@@ -353,7 +353,7 @@ static void run_example(const struct example *e, bool whole_norm)
               && mpp_plan_search(arena, diag, g, cluster, &plan_options, &plan) == MPP_OK;
     if (ok && whole_norm)
         make_norm_whole(g, plan);
-    ok = ok && mpp_plan_derive(arena, diag, g, cluster, plan) == MPP_OK && mpp_lower(arena, g, plan, INT64_MAX, &prog) == MPP_OK;
+    ok = ok && mpp_plan_derive(arena, diag, g, cluster, plan) == MPP_OK && mpp_lower(arena, g, plan, 0, INT64_MAX, &prog) == MPP_OK;
     check(ok || e->may_fail, what, "planning failed");
     if (ok) {
         simulate(g, plan, arena, prog, what);
