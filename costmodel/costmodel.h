@@ -80,8 +80,9 @@ struct mpp_device {
     double peak_flops_per_s[MPP_PRECISION_COUNT];    /* dense; 0: not supported. F32 is always there */
     double vector_efficiency;          /* of the f32 peak, for kernels that are not GEMMs */
     double launch_s;                   /* fixed cost of one kernel */
-    double dispatch_s;                 /* what a framework's host (Python) takes to start one */
-    double dispatch_peer_s;            /* and a collective, more for each further member */
+    /* What a framework's host (Python) takes: to start a kernel, more for each two of a collective's members, and
+     * per micro-batch. A phase takes the longer of its kernels' time and the host's. */
+    double dispatch_s, dispatch_pair_s, dispatch_batch_s;
     struct mpp_gemm_curve gemm;
 };
 

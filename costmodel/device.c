@@ -122,8 +122,8 @@ static void read_tiles(struct mpp_arena *arena, struct mpp_diag *diag, const str
 static void read_kernels(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_xml *device,
                          struct mpp_device *out)
 {
-    static const char *const kernel_names[] = {"launch_s", "dispatch_s", "dispatch_peer_s", "vector_efficiency",
-                                               "source"};
+    static const char *const kernel_names[] = {"launch_s", "dispatch_s", "dispatch_pair_s", "dispatch_batch_s",
+                                               "vector_efficiency", "source"};
     static const char *const gemm_names[] = {"efficiency", "half_m", "half_n", "half_k", "half_outputs", "units",
                                              "quantised", "source"};
     static const char *const inside[] = {"tile", "align"};
@@ -133,7 +133,8 @@ static void read_kernels(struct mpp_arena *arena, struct mpp_diag *diag, const s
         mpp_fields_known(diag, kernel, kernel_names, COUNT(kernel_names));
         out->launch_s = mpp_fields_number(diag, kernel, "launch_s", MPP_NUMBER_NOT_NEGATIVE, MPP_FIELDS_REQUIRED);
         out->dispatch_s = mpp_fields_number(diag, kernel, "dispatch_s", MPP_NUMBER_NOT_NEGATIVE, 0);
-        out->dispatch_peer_s = mpp_fields_number(diag, kernel, "dispatch_peer_s", MPP_NUMBER_NOT_NEGATIVE, 0);
+        out->dispatch_pair_s = mpp_fields_number(diag, kernel, "dispatch_pair_s", MPP_NUMBER_NOT_NEGATIVE, 0);
+        out->dispatch_batch_s = mpp_fields_number(diag, kernel, "dispatch_batch_s", MPP_NUMBER_NOT_NEGATIVE, 0);
         out->vector_efficiency = mpp_fields_number(diag, kernel, "vector_efficiency", MPP_NUMBER_FRACTION, 1);
     }
     if (gemm) {

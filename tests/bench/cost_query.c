@@ -44,7 +44,7 @@ static double answer(const struct mpp_cluster *c, const char *line)
         return mpp_cost_send_s(c, (int)a[0], (int)a[1], (int)a[2], bytes);
     if (strcmp(what, "gemm") == 0 && sscanf(line, "%*s %31s %lld %lld %lld %lld", name, &a[0], &a[1], &a[2], &a[3]) == 5 &&
         find(precisions, 5, name) >= 0)
-        return mpp_cost_gemm_s(&c->device, a[0], a[1], a[2], a[3], (enum mpp_precision)find(precisions, 5, name));
+        return mpp_cost_product_s(&c->device, (enum mpp_precision)find(precisions, 5, name), a[0], a[1], a[2], a[3]);
     if (strcmp(what, "memory") == 0 && sscanf(line, "%*s %lf", &bytes) == 1)
         return mpp_cost_memory_s(&c->device, bytes);
     return -1;
