@@ -17,6 +17,7 @@ OWNERS = {  # third-party header -> the only files that may include it
     r"mpi\.h": r"runtime/host/transport_mpi(_shm)?\.[ch]",
     r"(cblas|openblas/.*|lapacke)\.h": r"runtime/host/kernels_gemm\.c",
 }
+COMMAND = sorted(p for p in ROOT.iterdir() if p.suffix in (".c", ".h"))  # of the folder that holds mpplan.c
 # Where a process may end: the command and the trainer's main.
 MAY_EXIT = {"mpplan.c", "runtime/host/main.c"}
 # runtime/host/team.c, thread-local: gcc's OpenMP calls carry no context.
@@ -71,7 +72,7 @@ def check_includes():
         for header in includes(path):
             check(header.split("/")[0] not in [*ROOMS, "runtime", "tests"],
                   f"{path.relative_to(ROOT)} includes {header}; runtime/ stands alone")
-    for path in [*sources(*ROOMS, "runtime"), ROOT / "mpplan.c"]:
+    for path in [*sources(*ROOMS, "runtime"), *COMMAND]:
         name = path.relative_to(ROOT).as_posix()
         for header in includes(path):
             for pattern, owner in OWNERS.items():
@@ -93,7 +94,7 @@ def functions(text):
 
 
 def check_code():
-    code = [*sources(*ROOMS, "runtime", "tests"), ROOT / "mpplan.c"]
+    code = [*sources(*ROOMS, "runtime", "tests"), *COMMAND]
     for path in code:
         name, text = path.relative_to(ROOT).as_posix(), path.read_text()
         plain = without_comments(text)

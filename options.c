@@ -1,0 +1,159 @@
+/* options.c - the command line: a table of options, and what may stand together. */
+#include "options.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_SECONDS = 1000000000 };
+
+const char mpp_options_usage[] =
+    "usage: mpplan MODEL.xml [--gpus N] [--cluster NAME|FILE.xml] [-o DIR]\n"
+    "\n"
+    "Plan how to train MODEL.xml on N devices and write the trainer, plan.json and report.txt into DIR.\n"
+    "\n"
+    "model\n"
+    "  --preset NAME          a size named in the model file, e.g. gpt2-xl\n"
+    "  -D NAME=VALUE          override a <dim> or <param> of the model\n"
+    "  --batch N              global batch: samples per step (same as -D on the batch dimension)\n"
+    "cluster\n"
+    "  --gpus N               devices to use: GPUs of --cluster (default: one node), or threads of this host (1)\n"
+    "  --cluster NAME|FILE    host (default), dgx-a100, dgx1-v100, ... or a file (docs/clusters.md)\n"
+    "plan\n"
+    "  --fix LIST             pin parts: dp=2,tp=4,mesh=2x4,zero=0..3,sequence_parallel=true|false,\n"
+    "                         vocab_parallel=true|false,micro_batch=N,micro_batches=N,\n"
+    "                         shard:GLOB=dimension/axis (docs/plan.md); may be given more than once\n"
+    "  --from-plan FILE       take the decisions from a plan.json instead of searching\n"
+    "output\n"
+    "  -o DIR                 write the plan directory (without it, only the report is printed)\n"
+    "  --dump-ilp DIR         write the integer programs as CPLEX LP files\n"
+    "  --dump-after PASS      print the graph after build, autodiff, optimizer or fuse, and stop\n"
+    "  --print-schema         print the RELAX NG schema of model files, and stop\n"
+    "  --solve-iopddl FILE    solve a problem of the intra-operator parallelism contest (docs/solver.md) instead;\n"
+    "  --time-limit S         for at most S seconds\n"
+    "  --stats FILE           write timings and sizes of the planner as JSON (- for stderr)\n"
+    "  --help, --version\n";
+
+enum option_kind { FLAG, TEXT, COUNT, SECONDS, PINS, DEFINE };
+
+static const struct option {
+    const char *name;
+    enum option_kind kind;
+    size_t at;                    /* its field of struct mpp_options */
+} table[] = {
+    {"--output", TEXT, offsetof(struct mpp_options, out)},
+    {"-o", TEXT, offsetof(struct mpp_options, out)},
+    {"--gpus", COUNT, offsetof(struct mpp_options, gpus)},
+    {"--cluster", TEXT, offsetof(struct mpp_options, cluster)},
+    {"--preset", TEXT, offsetof(struct mpp_options, model_options.preset)},
+    {"--batch", COUNT, offsetof(struct mpp_options, model_options.batch)},
+    {"--fix", PINS, 0},
+    {"--from-plan", TEXT, offsetof(struct mpp_options, from_plan)},
+    {"--dump-ilp", TEXT, offsetof(struct mpp_options, dump_ilp)},
+    {"--dump-after", TEXT, offsetof(struct mpp_options, dump_after)},
+    {"--stats", TEXT, offsetof(struct mpp_options, stats)},
+    {"--solve-iopddl", TEXT, offsetof(struct mpp_options, iopddl)},
+    {"--time-limit", SECONDS, offsetof(struct mpp_options, time_limit_s)},
+    {"--print-schema", FLAG, offsetof(struct mpp_options, schema)},
+    {"--help", FLAG, offsetof(struct mpp_options, help)},
+    {"-h", FLAG, offsetof(struct mpp_options, help)},
+    {"--version", FLAG, offsetof(struct mpp_options, version)},
+    {"-D", DEFINE, 0},
+};
+enum { N_OPTIONS = sizeof table / sizeof table[0] };
+
+static const struct mpp_loc nowhere = {0};
+
+static void take_option(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_options *o, const struct option *option,
+                        const char *value)
+{
+    void *field = (char *)o + option->at;
+    char *end;
+    switch (option->kind) {
+    case FLAG:
+        *(bool *)field = true;
+        break;
+    case TEXT:
+        *(const char **)field = value;
+        break;
+    case COUNT:
+        errno = 0;
+        *(int64_t *)field = strtoll(value, &end, 10);
+        if (errno || *value < '0' || *value > '9' || *end || *(int64_t *)field < 1)
+            mpp_diag_error(diag, nowhere, "%s \"%s\": give a whole number of at least 1", option->name, value);
+        break;
+    case SECONDS:
+        *(double *)field = strtod(value, &end);
+        if (end == value || *end || !(*(double *)field > 0 && *(double *)field <= MAX_SECONDS))
+            mpp_diag_error(diag, nowhere, "%s \"%s\": give seconds, more than 0", option->name, value);
+        break;
+    case PINS:
+        (void)!mpp_pins_parse(arena, diag, value, &o->pins);
+        o->pinned = true;
+        break;
+    case DEFINE:
+        if (o->model_options.n_defines == MPP_OPTIONS_MAX_DEFINES)
+            mpp_diag_error(diag, nowhere, "more than %d -D options", MPP_OPTIONS_MAX_DEFINES);
+        else
+            o->defines[o->model_options.n_defines++] = value;
+        break;
+    }
+}
+
+static const struct option *find_option(struct mpp_diag *diag, const char *name)
+{
+    const char *names[N_OPTIONS];
+    for (int k = 0; k < N_OPTIONS; k++) {
+        if (!strcmp(name, table[k].name))
+            return &table[k];
+        names[k] = table[k].name;
+    }
+    mpp_diag_error(diag, nowhere, "no option %s%s", name, mpp_diag_hint(diag, name, names, N_OPTIONS));
+    return NULL;
+}
+
+/* Options come as `--name value`, `--name=value`, `-Dname=value` or `-D name=value`. */
+enum mpp_status mpp_options_parse(struct mpp_arena *arena, struct mpp_diag *diag, int argc, char **argv,
+                                  struct mpp_options *o)
+{
+    o->model_options.defines = o->defines;
+    o->pins = mpp_pins_none();
+    for (int i = 1; i < argc; i++) {
+        char *name = mpp_arena_strdup(arena, argv[i]), *value = NULL;
+        if (name[0] != '-') {
+            if (o->model)
+                mpp_diag_error(diag, nowhere, "two model files: %s and %s", o->model, argv[i]);
+            o->model = argv[i];
+            continue;
+        }
+        if (!strncmp(name, "-D", 2) && name[2]) {
+            value = name + 2;
+            name = mpp_arena_strdup(arena, "-D");
+        } else if (!strncmp(name, "--", 2) && strchr(name, '=')) {
+            value = strchr(name, '=');
+            *value++ = '\0';
+        }
+        const struct option *option = find_option(diag, name);
+        if (!option)
+            break;                /* what follows may be its value */
+        if (option->kind == FLAG && value)
+            mpp_diag_error(diag, nowhere, "%s takes no value", name);
+        else if (option->kind != FLAG && !value && i + 1 == argc)
+            mpp_diag_error(diag, nowhere, "%s wants a value; see mpplan --help", name);
+        else
+            take_option(arena, diag, o, option, value || option->kind == FLAG ? value : argv[++i]);
+    }
+    if (o->from_plan && (o->pinned || o->dump_ilp))
+        mpp_diag_error(diag, nowhere, "--from-plan and %s exclude each other: a plan that is read is not searched for",
+                       o->pinned ? "--fix" : "--dump-ilp");
+    const char *beside = o->model ? o->model : o->out ? "-o" : o->cluster ? "--cluster" : o->gpus ? "--gpus" : o->stats ? "--stats"
+                         : o->from_plan ? "--from-plan" : o->dump_ilp ? "--dump-ilp" : o->pinned ? "--fix" : NULL;
+    if (o->iopddl && beside)
+        mpp_diag_error(diag, nowhere, "--solve-iopddl goes with --time-limit alone, not with %s", beside);
+    if (!o->iopddl && o->time_limit_s > 0)
+        mpp_diag_error(diag, nowhere, "--time-limit goes with --solve-iopddl");
+    if (!o->model && !o->iopddl && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
+        mpp_diag_error(diag, nowhere, "no model file; try: mpplan models/gpt.xml --preset tiny --gpus 4 -o plan/");
+    return mpp_diag_errors(diag) ? MPP_INVALID : MPP_OK;
+}
