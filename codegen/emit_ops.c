@@ -1,4 +1,5 @@
 /* emit_ops.c - one emitter per name in the `emit` column of ir/ops.def. */
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -120,6 +121,16 @@ static void write_accumulate(struct mpp_emit *e, const struct mpp_instr *in)
                   result(e, in, 0));
 }
 static const struct emitter emit_accumulate = {write_accumulate, NULL, NULL};
+
+/* Plans of several stages are planned, priced and reported; no trainer is written for them (mpplan.c), so that no Recv,
+ * no Send gets here. */
+static void write_transfer(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    (void)e;
+    (void)in;
+    assert(!"a trainer of several stages");
+}
+static const struct emitter emit_transfer = {write_transfer, NULL, NULL};
 
 static const struct emitter emit_einsum = {mpp_emit_einsum, always, NULL};
 

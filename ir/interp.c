@@ -121,25 +121,35 @@ static void run_op(struct mpp_interp *it, mpp_id o, int64_t micro)
     free(in);
 }
 
-static void run_phase(struct mpp_interp *it, enum mpp_phase phase, int64_t micro)
+void mpp_interp_run(struct mpp_interp *it, enum mpp_phase phase, int64_t micro)
 {
     for (mpp_id o = 0; o < it->g->n_ops; o++)
         if (it->g->ops[o].phase == phase)
             run_op(it, o, micro);
 }
 
-static void run_micro_batches(struct mpp_interp *it, bool backward)
+static void zero_sums(struct mpp_interp *it, bool backward)
 {
     for (mpp_id t = 0; t < it->g->n_tensors; t++)
         if (it->g->tensors[t].role == MPP_ROLE_ACCUM &&
             (backward || it->g->ops[it->g->tensors[t].op].phase != MPP_PHASE_BACKWARD))
             memset(it->data[t], 0, (size_t)it->count[t] * sizeof(double));
+}
+
+void mpp_interp_begin(struct mpp_interp *it)
+{
+    zero_sums(it, true);
+}
+
+static void run_micro_batches(struct mpp_interp *it, bool backward)
+{
+    zero_sums(it, backward);
     for (int64_t m = 0; m < it->micro_batches; m++)
-        run_phase(it, MPP_PHASE_PROLOGUE, m);
+        mpp_interp_run(it, MPP_PHASE_PROLOGUE, m);
     for (int64_t m = 0; m < it->micro_batches; m++) {
-        run_phase(it, MPP_PHASE_FORWARD, m);
+        mpp_interp_run(it, MPP_PHASE_FORWARD, m);
         if (backward)
-            run_phase(it, MPP_PHASE_BACKWARD, m);
+            mpp_interp_run(it, MPP_PHASE_BACKWARD, m);
     }
 }
 
@@ -158,7 +168,7 @@ void mpp_interp_step(struct mpp_interp *it, double lr)
 {
     it->lr = lr;
     run_micro_batches(it, true);
-    run_phase(it, MPP_PHASE_UPDATE, 0);
+    mpp_interp_run(it, MPP_PHASE_UPDATE, 0);
     for (mpp_id t = 0; t < it->g->n_tensors; t++) {
         mpp_id old = it->g->tensors[t].updates;
         if (old >= 0)

@@ -40,6 +40,11 @@ double mpp_interp_loss(struct mpp_interp *it);
 /* The same with backward: afterwards gradients are those of the step. */
 void mpp_interp_gradients(struct mpp_interp *it);
 
+/* The same by hand, for graphs that are run in turns (stages): set all sums to 0, then run the ops of one phase for one
+ * micro-batch, counted from 0. Recv and Send do nothing: who runs them copies the tensors. */
+void mpp_interp_begin(struct mpp_interp *it);
+void mpp_interp_run(struct mpp_interp *it, enum mpp_phase phase, int64_t micro);
+
 /* A whole step with learning rate LR. */
 void mpp_interp_step(struct mpp_interp *it, double lr);
 

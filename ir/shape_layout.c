@@ -46,6 +46,40 @@ enum mpp_status mpp_shape_constant(const struct mpp_shape_in *in, struct mpp_rul
     return MPP_OK;
 }
 
+/* What another stage hands over: any sharding will do, as of a constant. */
+enum mpp_status mpp_shape_recv(const struct mpp_shape_in *in, struct mpp_rule *out, enum mpp_dtype *out_dtype)
+{
+    static const enum mpp_dtype known[] = {MPP_F32, MPP_I32};
+    const char *wanted = mpp_attrs_string(&in->op->attrs, "dtype", "f32");
+    MPP_TRY(mpp_shape_constant(in, out, out_dtype));
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcmp(mpp_dtype_name(known[i]), wanted) == 0) {
+            out_dtype[0] = known[i];
+            return MPP_OK;
+        }
+    }
+    mpp_shape_error(in, "there is no type \"%s\"", wanted);
+    return MPP_INVALID;
+}
+
+enum mpp_status mpp_shape_send(const struct mpp_shape_in *in, struct mpp_rule *out, enum mpp_dtype *out_dtype)
+{
+    (void)out_dtype;
+    mpp_rule_begin(in, 0, out);
+    if (in->op->n_in != 1 || in->op->in[0] < 0) {
+        mpp_shape_error(in, "takes one operand");
+        return MPP_INVALID;
+    }
+    const struct mpp_gtensor *t = mpp_shape_input(in, 0);
+    for (int d = 0; d < t->n_dims; d++) {
+        int f;
+        if (!factor_for(in, out, t->dims[d], MPP_FACTOR_FREE, &f))
+            return MPP_INVALID;
+        mpp_rule_put(&out->operand[0], f);
+    }
+    return MPP_OK;
+}
+
 /* numpy broadcasting: dimensions are aligned at the right; one factor per dimension of the result. */
 enum mpp_status mpp_shape_broadcast(const struct mpp_shape_in *in, struct mpp_rule *out, enum mpp_dtype *out_dtype)
 {

@@ -21,12 +21,20 @@ enum mpp_recompute {
 #define MPP_RECOMPUTE_COUNT 3
 const char *mpp_recompute_name(enum mpp_recompute r); /* "none", "selective", "full" */
 
+struct mpp_layering_index;
+
 struct mpp_layering {
     int n_layers;
     int *layer_of;                /* [graph->n_ops]: of forward and backward ops; -1: prologue and update */
     const char **name;            /* [n_layers] "h.3", "wte..drop", for reports */
     int *cls;                     /* [n_layers] layers of one class are alike; classes count up in order of appearance */
     double *flops;                /* [n_layers] forward, per sample */
+    int n_tied;                   /* parameters that several layers read */
+    struct mpp_tied {
+        mpp_id param;             /* in the graph */
+        int n_layers, *layer;     /* ascending */
+    } *tied;
+    const struct mpp_layering_index *index; /* for mpp_span_extract */
 };
 
 /* Cut GRAPH (after the passes up to "optimizer" or precision, before "fuse") into at most MAX_LAYERS layers (0: as

@@ -1,0 +1,256 @@
+/* Stages: the layers of a step, the part of each span of layers as a graph of its own, and that a chain of spans whose
+ * Sends are handed to their Recvs computes what the whole step computes.
+ *
+ *     test_span [folder of the project] */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir/interp.h"
+#include "ir/op.h"
+#include "ir/pass.h"
+#include "ir/span.h"
+
+enum { MAX_SPANS = 16 };
+
+static int passed, failed;
+static const char *root = ".";
+
+__attribute__((format(printf, 2, 3))) static void check(bool ok, const char *fmt, ...)
+{
+    passed += ok;
+    failed += !ok;
+    if (ok)
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    fputs("FAILED ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+}
+
+struct model {
+    const char *title;
+    struct mpp_arena *arena;
+    struct mpp_diag *diag;
+    struct mpp_graph *g;          /* before "fuse" */
+    struct mpp_layering *layers;
+};
+
+/* models/FILE with a preset (NULL: none) and space-separated definitions, up to the pass "optimizer", in layers. */
+static bool open_model(struct model *m, const char *file, const char *preset, const char *defines, int max_layers)
+{
+    *m = (struct model){.arena = mpp_arena_new(), .diag = mpp_diag_new(stderr)};
+    m->title = mpp_arena_printf(m->arena, "%s %s %s, at most %d layers", file, preset ? preset : "", defines, max_layers);
+    const char *define[40];
+    struct mpp_model_options options = {.preset = preset, .defines = define};
+    char *words = mpp_arena_strdup(m->arena, defines);
+    for (char *w = strtok(words, " "); w; w = strtok(NULL, " "))
+        define[options.n_defines++] = w;
+    struct mpp_pass_ctx ctx = {.arena = m->arena, .diag = m->diag};
+    struct mpp_model *model;
+    const char *path = mpp_arena_printf(m->arena, "%s/models/%s", root, file);
+    bool ok = mpp_model_read(m->arena, m->diag, path, &options, &model) == MPP_OK &&
+              mpp_graph_build(m->arena, m->diag, model, &m->g) == MPP_OK &&
+              mpp_pass_autodiff(&ctx, m->g) == MPP_OK && mpp_pass_optimizer(&ctx, m->g) == MPP_OK &&
+              mpp_layering_make(m->arena, m->diag, m->g, max_layers, &m->layers) == MPP_OK;
+    check(ok, "%s does not build", m->title);
+    return ok;
+}
+
+static void close_model(struct model *m)
+{
+    mpp_diag_free(m->diag);
+    mpp_arena_free(m->arena);
+}
+
+/* ---- values ------------------------------------------------------------------------------------------ */
+
+static double uniform(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(*state >> 11) * 0x1p-53;
+}
+
+/* Parameters and inputs by name, so that every stage has the same. */
+static void fill(const struct mpp_graph *g, struct mpp_interp *it)
+{
+    for (mpp_id t = 0; t < g->n_tensors; t++) {
+        const struct mpp_gtensor *tensor = &g->tensors[t];
+        if (tensor->role != MPP_ROLE_PARAM && tensor->role != MPP_ROLE_INPUT)
+            continue;
+        uint64_t state = 7;
+        for (const char *c = tensor->name; *c; c++)
+            state = state * 31 + (unsigned char)*c;
+        uniform(&state);
+        double *x = mpp_interp_data(it, t);
+        for (int64_t i = 0; i < mpp_interp_count(it, t); i++) {
+            double u = uniform(&state);
+            int64_t limit = tensor->input ? tensor->input->limit : 0;
+            x[i] = tensor->dtype == MPP_I32 ? floor(u * (double)(limit > 0 ? limit : 2)) : 0.6 * (u - 0.5);
+            if (tensor->dtype == MPP_I32 && strcmp(tensor->name, "labels") == 0 && uniform(&state) < 0.4)
+                x[i] = -100;
+        }
+    }
+}
+
+static mpp_id find(const struct mpp_graph *g, const char *name)
+{
+    for (mpp_id t = 0; t < g->n_tensors; t++)
+        if (strcmp(g->tensors[t].name, name) == 0)
+            return t;
+    return -1;
+}
+
+struct chain {
+    const struct model *m;
+    const char *what;
+    int n;
+    struct mpp_graph *span[MAX_SPANS];
+    struct mpp_interp *it[MAX_SPANS];
+};
+
+static bool sends(const struct mpp_graph *g, mpp_id t, enum mpp_phase phase)
+{
+    for (mpp_id o = 0; o < g->n_ops; o++)
+        if (g->ops[o].kind == MPP_OP_SEND && g->ops[o].in[0] == t && g->ops[o].phase == phase)
+            return true;
+    return false;
+}
+
+/* Give stage I what it receives in PHASE. */
+static void hand_over(struct chain *c, int i, enum mpp_phase phase)
+{
+    const struct mpp_graph *g = c->span[i];
+    for (mpp_id o = 0; o < g->n_ops; o++) {
+        if (g->ops[o].kind != MPP_OP_RECV || g->ops[o].phase != phase)
+            continue;
+        mpp_id to = g->ops[o].out[0];
+        int found = 0;
+        for (int s = 0; s < c->n; s++) {
+            mpp_id from = s == i ? -1 : find(c->span[s], g->tensors[to].name);
+            if (from < 0 || !sends(c->span[s], from, phase))
+                continue;
+            found++;
+            memcpy(mpp_interp_data(c->it[i], to), mpp_interp_data(c->it[s], from),
+                   (size_t)mpp_interp_count(c->it[i], to) * sizeof(double));
+        }
+        check(found == 1, "%s, %s: %d stages send %s", c->m->title, c->what, found, g->tensors[to].name);
+    }
+}
+
+static void run_chain(struct chain *c, int64_t batch)
+{
+    int64_t micro_batches = c->m->g->global_batch / batch;
+    for (int i = 0; i < c->n; i++) {
+        c->it[i] = mpp_interp_new(c->span[i], batch);
+        fill(c->span[i], c->it[i]);
+        mpp_interp_seed(c->it[i], 42, 3);
+        mpp_interp_begin(c->it[i]);
+        for (int64_t micro = 0; micro < micro_batches; micro++)
+            mpp_interp_run(c->it[i], MPP_PHASE_PROLOGUE, micro);
+    }
+    for (int64_t micro = 0; micro < micro_batches; micro++) {
+        for (int i = 0; i < c->n; i++) {
+            hand_over(c, i, MPP_PHASE_FORWARD);
+            mpp_interp_run(c->it[i], MPP_PHASE_FORWARD, micro);
+        }
+        for (int i = c->n - 1; i >= 0; i--) {
+            hand_over(c, i, MPP_PHASE_BACKWARD);
+            mpp_interp_run(c->it[i], MPP_PHASE_BACKWARD, micro);
+        }
+    }
+}
+
+/* The sum of what the stages have of an accumulated tensor against the whole step's: to the bit where one stage has it,
+ * or two in one micro-batch, else but for rounding. */
+static void compare(struct chain *c, const char *name, const double *expected, int64_t n, bool one_micro_batch)
+{
+    double *sum = calloc((size_t)n, sizeof *sum);
+    int parts = 0;
+    for (int i = 0; i < c->n; i++) {
+        mpp_id t = find(c->span[i], name);
+        for (int64_t k = 0; t >= 0 && k < n; k++)
+            sum[k] += mpp_interp_data(c->it[i], t)[k];
+        parts += t >= 0;
+    }
+    double worst = 0, size = 0;
+    for (int64_t k = 0; k < n; k++) {
+        worst = fmax(worst, fabs(sum[k] - expected[k]));
+        size = fmax(size, fabs(expected[k]));
+    }
+    bool exact = parts == 1 || (parts == 2 && one_micro_batch);
+    check(parts > 0 && size > 0 && worst <= (exact ? 0 : 1e-14 * size), "%s, %s: %s in %d parts differs by %.3g of %.3g",
+          c->m->title, c->what, name, parts, worst, size);
+    free(sum);
+}
+
+/* The stages that end before layers CUT [n_cuts], and the last. */
+static void check_chain(const struct model *m, struct mpp_interp *whole, const int *cut, int n_cuts,
+                        enum mpp_recompute recompute, int64_t batch)
+{
+    struct chain c = {.m = m, .what = mpp_recompute_name(recompute)};
+    struct mpp_arena *arena = mpp_arena_new();
+    for (int i = 0; i < n_cuts; i++)
+        c.what = mpp_arena_printf(arena, "%s%s%d", c.what, i ? " " : ", cut at ", cut[i]);
+    for (int i = 0; i <= n_cuts; i++) {
+        int first = i ? cut[i - 1] : 0, last = i < n_cuts ? cut[i] - 1 : m->layers->n_layers - 1;
+        bool ok = mpp_span_extract(arena, m->diag, m->g, m->layers, first, last, recompute, &c.span[c.n]) == MPP_OK;
+        check(ok, "%s, %s: layers %d to %d", m->title, c.what, first, last);
+        if (!ok)
+            return;
+        c.n++;
+    }
+    run_chain(&c, batch);
+    const struct mpp_graph *g = m->g;
+    bool one = batch == g->global_batch;
+    compare(&c, g->tensors[g->loss_total].name, mpp_interp_data(whole, g->loss_total), 1, one);
+    for (mpp_id t = 0; t < g->n_tensors; t++)
+        if (g->tensors[t].role == MPP_ROLE_PARAM)
+            compare(&c, g->tensors[g->tensors[t].info->gradient].name,
+                    mpp_interp_data(whole, g->tensors[t].info->gradient), mpp_interp_count(whole, t), one);
+    for (int i = 0; i < c.n; i++)
+        mpp_interp_free(c.it[i]);
+    mpp_arena_free(arena);
+}
+
+static void check_values(const char *file, const char *defines, int max_layers, int64_t parts)
+{
+    struct model m;
+    if (open_model(&m, file, "tiny", defines, max_layers)) {
+        int64_t batch = m.g->global_batch / parts;
+        struct mpp_interp *whole = mpp_interp_new(m.g, batch);
+        fill(m.g, whole);
+        mpp_interp_seed(whole, 42, 3);
+        mpp_interp_gradients(whole);
+        for (enum mpp_recompute r = 0; r < MPP_RECOMPUTE_COUNT; r++) {
+            int n = m.layers->n_layers, all[MAX_SPANS];
+            check_chain(&m, whole, NULL, 0, r, batch);
+            for (int cut = 1; cut < n; cut++)
+                check_chain(&m, whole, &cut, 1, r, batch);
+            for (int i = 1; i < n && n <= MAX_SPANS; i++)
+                all[i - 1] = i;
+            if (n <= MAX_SPANS)
+                check_chain(&m, whole, all, n - 1, r, batch);
+        }
+        mpp_interp_free(whole);
+    }
+    close_model(&m);
+}
+
+int main(int argc, char **argv)
+{
+    root = argc > 1 ? argv[1] : ".";
+    const char *small_gpt = "layers=3 hidden=16 heads=2 vocab=17 seq=6 positions=6 batch=4 pdrop=0.2";
+    const char *small_bert = "layers=2 hidden=12 heads=2 vocab=17 seq=6 positions=6 batch=4 padding_mask=true pdrop=0.1";
+    check_values("gpt.xml", small_gpt, 0, 1);
+    check_values("gpt.xml", small_gpt, 3, 2);
+    check_values("bert.xml", small_bert, 0, 2);
+    check_values("mlp.xml", "layers=3", 0, 1);
+    check_values("mlp.xml", "layers=1", 0, 2);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed > 0;
+}
