@@ -1,5 +1,10 @@
 /* pipeline.h - which layers and devices make a stage: dynamic programming over (layers, devices, stages).
  *
+ *     struct mpp_pipeline_problem p = {.n_layers = 24, .n_devices = 16, .n_sizes = 3, .sizes = sizes, .max_stages = 16,
+ *                                      .kind = MPP_SCHEDULE_1F1B, .chunks = 1, .micro_batches = 32,
+ *                                      .upper_bound_ps = INT64_MAX, .options = cost_of_a_stage, .context = mine};
+ *     enum mpp_status st = mpp_pipeline_solve(arena, &p, &answer);   // answer.n_stages == 0: nothing fits
+ *
  * What a stage costs comes from a callback, so that this module knows nothing of ops and shardings. It may return
  * bounds first: `exact` false means that the option's times are lower bounds; the search then asks again for the exact
  * options of stages that lie on a best plan, until the best plan holds exact ones only. That plan is optimal, and its
@@ -14,15 +19,18 @@
 #include "ir/status.h"
 #include "planner/schedule.h"
 
-struct mpp_pipeline_key {         /* a stage problem */
+/* A stage problem. What it costs may depend on its layers, its devices and what is in flight; on its place only through
+ * that, so that stages of other places with the same three need not be asked for again. */
+struct mpp_pipeline_key {
     int first_layer, last_layer;
     int first_device, n_devices;
-    int stage, n_stages;          /* its place: what is in flight follows */
+    int stage, n_stages;          /* its place (in a question: one of the places where it may be) */
+    int64_t in_flight;            /* mpp_schedule_in_flight of it */
 };
 
-struct mpp_pipeline_option {      /* one way to run a stage; none of a list is worse in both times than another */
-    int64_t t_ps;                 /* of one micro-batch: forward and backward */
-    int64_t once_ps;
+struct mpp_pipeline_option {      /* one way to run a stage; those worse in both times than another are passed over */
+    int64_t t_ps;                 /* of one micro-batch: forward and backward; >= 0 */
+    int64_t once_ps;              /* >= 0 */
     int id;                       /* the callback's own */
 };
 
@@ -39,28 +47,37 @@ struct mpp_pipeline_problem {
     const int *stages;            /* NULL: 1..max_stages all; else a 0-terminated list of stage counts to try */
     bool equal_sizes;             /* all stages have the same number of devices */
     enum mpp_schedule_kind kind;
-    int chunks;                   /* interleaved: stages must have a multiple of this many layers */
+    int chunks;                   /* interleaved: stages must have a multiple of this many layers, and only numbers of
+                                     stages that divide micro_batches are tried; else 1 */
     int64_t micro_batches;
-    int64_t upper_bound_ps;       /* plans that take at least so long are of no interest; INT64_MAX: all are */
+    int64_t upper_bound_ps;       /* plans that take at least so long are of no interest; INT64_MAX: all are (a time
+                                     that saturates at INT64_MAX is no plan) */
     /* Options of KEY into *OUT (valid until the next call), their number; 0: nothing fits. EXACT false: bounds will do;
-     * *OUT_EXACT says what they are. Called at most once per key and kind: answers are remembered here. */
+     * *OUT_EXACT says what they are. Bounds: for each exact option there is one that is no worse in either time. Asked
+     * for exact ones, what it returns is taken as exact. Called at most once per (layers, devices, in flight) and EXACT:
+     * answers are remembered here. */
     int (*options)(void *context, const struct mpp_pipeline_key *key, bool exact,
                    const struct mpp_pipeline_option **out, bool *out_exact);
+    /* May be NULL. Keys for which it returns equal numbers >= 0 have the same options, so only one of them is asked for
+     * (and exact options of one are those of all); -1: KEY is like no other. Small numbers, please: there is a table. */
+    int (*alike)(void *context, const struct mpp_pipeline_key *key);
     void *context;
-    volatile int *interrupt;
+    volatile int *interrupt;      /* may be NULL; not 0: stop */
 };
 
 struct mpp_pipeline_answer {
     int n_stages;                 /* 0: no plan below upper_bound_ps */
     struct mpp_pipeline_stage *stage;
-    int64_t time_ps;              /* mpp_schedule_time of it */
-    int64_t bound_ps;             /* no plan takes less (at most time_ps) */
+    int64_t time_ps;              /* mpp_schedule_time of it; INT64_MAX without one */
+    int64_t bound_ps;             /* no plan takes less (at most time_ps and upper_bound_ps) */
     int64_t asked, asked_exact;   /* calls of the callback */
+    int64_t passes;               /* of the dynamic program */
 };
 
 /* Minimise mpp_schedule_time over all contiguous partitions of layers and devices, stage by stage in order, all devices
- * used. max t and max once are enumerated in order and pruned. *OUT lives in ARENA. MPP_LIMIT: interrupted (with the
- * best so far, if any). */
+ * used, with one option for each stage. The dynamic program minimises the sum of t under limits on t and once; the limits
+ * are searched best bound first, so that most are never tried. *OUT lives in ARENA. MPP_LIMIT: interrupted (with the
+ * best so far, if any). Equal input gives an equal answer. */
 enum mpp_status mpp_pipeline_solve(struct mpp_arena *arena, const struct mpp_pipeline_problem *problem,
                                    struct mpp_pipeline_answer *out) MPP_CHECKED;
 
