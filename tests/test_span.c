@@ -241,11 +241,205 @@ static void check_values(const char *file, const char *defines, int max_layers, 
     close_model(&m);
 }
 
+/* ---- layers ------------------------------------------------------------------------------------------ */
+
+/* Names and classes as in EXPECTED, "embd:0 h.0:1 h.1:1"; "=" stands for a layer of the class of the one before. */
+static void check_layers(const char *file, const char *preset, const char *defines, int max_layers, const char *expected)
+{
+    struct model m;
+    if (open_model(&m, file, preset, defines, max_layers)) {
+        const struct mpp_layering *l = m.layers;
+        const char *text = "";
+        double flops = 0, total = 0;
+        for (int i = 0; i < l->n_layers; i++) {
+            bool same = i > 1 && l->cls[i] == l->cls[i - 1] && l->cls[i] == l->cls[i - 2];
+            if (!same || i + 2 >= l->n_layers)
+                text = mpp_arena_printf(m.arena, "%s%s%s:%d", text, i ? " " : "", l->name[i], l->cls[i]);
+            flops += l->flops[i];
+        }
+        check(strcmp(text, expected) == 0, "%s: the layers are %s, not %s", m.title, text, expected);
+        int before = 0;
+        for (mpp_id o = 0; o < m.g->n_ops; o++) {
+            const struct mpp_gop *op = &m.g->ops[o];
+            bool in_layer = op->phase == MPP_PHASE_FORWARD || op->phase == MPP_PHASE_BACKWARD;
+            check(in_layer == (l->layer_of[o] >= 0) && l->layer_of[o] < l->n_layers, "%s: %s is in layer %d", m.title,
+                  op->name, l->layer_of[o]);
+            if (op->phase == MPP_PHASE_FORWARD) {
+                check(l->layer_of[o] == before || l->layer_of[o] == before + 1, "%s: layers are not contiguous", m.title);
+                before = l->layer_of[o];
+                total += mpp_op_flops(m.g, op) / (double)m.g->batch;
+            }
+        }
+        check(fabs(flops - total) <= 1e-9 * total, "%s: %g FLOPs in layers, %g in all", m.title, flops, total);
+    }
+    close_model(&m);
+}
+
+/* ---- the shape of spans ------------------------------------------------------------------------------ */
+
+static const char *printed(const struct mpp_graph *g, struct mpp_arena *arena)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    mpp_graph_print(g, out);
+    fclose(out);
+    const char *copy = mpp_arena_strdup(arena, text);
+    free(text);
+    return copy;
+}
+
+/* All layers are the graph after "fuse"; what is printed of a span can be read back. */
+static void check_whole(const struct model *m)
+{
+    struct mpp_graph *span, *copy;
+    struct mpp_pass_ctx ctx = {.arena = m->arena, .diag = m->diag};
+    const struct mpp_layering *l = m->layers;
+    check(mpp_span_extract(m->arena, m->diag, m->g, l, 0, l->n_layers - 1, MPP_RECOMPUTE_NONE, &span) == MPP_OK,
+          "%s: all layers", m->title);
+    const char *of_span = printed(span, m->arena);
+    for (int first = 0; first < l->n_layers; first++) {
+        check(mpp_span_extract(m->arena, m->diag, m->g, l, first, l->n_layers - 1, MPP_RECOMPUTE_FULL, &span) == MPP_OK,
+              "%s: from layer %d", m->title, first);
+        const char *text = printed(span, m->arena);
+        bool read = mpp_graph_parse(m->arena, m->diag, "span", text, strlen(text), &copy) == MPP_OK;
+        check(read && strcmp(printed(copy, m->arena), text) == 0, "%s: layers from %d do not read back", m->title, first);
+    }
+    check(mpp_pass_fuse(&ctx, m->g) == MPP_OK, "%s: fuse", m->title); /* the last use of the graph */
+    check(strcmp(of_span, printed(m->g, m->arena)) == 0, "%s: the span of all layers is not the graph", m->title);
+}
+
+static mpp_id find_op(const struct mpp_graph *g, const char *name, enum mpp_phase phase)
+{
+    for (mpp_id o = 0; o < g->n_ops; o++)
+        if (g->ops[o].phase == phase && strcmp(g->ops[o].name, name) == 0)
+            return o;
+    return -1;
+}
+
+/* Spans of one layer each hold every op once; the update of tied parameters, the norm, and what is made of inputs alone
+ * several times. */
+static void check_cover(const struct model *m)
+{
+    const struct mpp_layering *l = m->layers;
+    struct mpp_graph **span = mpp_arena_array(m->arena, l->n_layers, struct mpp_graph *);
+    for (int i = 0; i < l->n_layers; i++)
+        check(mpp_span_extract(m->arena, m->diag, m->g, l, i, i, MPP_RECOMPUTE_NONE, &span[i]) == MPP_OK, "%s: layer %d",
+              m->title, i);
+    for (mpp_id o = 0; o < m->g->n_ops; o++) {
+        const struct mpp_gop *op = &m->g->ops[o];
+        mpp_id p = op->n_out > 0 ? m->g->tensors[op->out[0]].param : -1;
+        int n = 0, wanted = 1;
+        for (int i = 0; i < l->n_layers; i++)
+            n += find_op(span[i], op->name, op->phase) >= 0;
+        for (int i = 0; i < l->n_tied; i++)
+            if (l->tied[i].param == p)
+                wanted = l->tied[i].n_layers;
+        bool once = op->phase == MPP_PHASE_BACKWARD || p >= 0;
+        check(once ? n == wanted : n >= 1, "%s: %s is in %d spans, not %d", m->title, op->name, n, wanted);
+    }
+}
+
+/* Spans of equal classes are alike: the same ops on tensors of the same shapes, in the same order. */
+static bool alike(const struct mpp_graph *a, const struct mpp_graph *b)
+{
+    bool same = a->n_ops == b->n_ops && a->n_tensors == b->n_tensors && a->n_groups == b->n_groups;
+    for (mpp_id o = 0; same && o < a->n_ops; o++) {
+        const struct mpp_gop *x = &a->ops[o], *y = &b->ops[o];
+        same = x->kind == y->kind && x->phase == y->phase && x->n_in == y->n_in && x->n_out == y->n_out;
+        for (int k = 0; same && k < x->n_in; k++)
+            same = x->in[k] < 0 ? y->in[k] < 0 : y->in[k] >= 0 && a->tensors[x->in[k]].op == b->tensors[y->in[k]].op;
+    }
+    for (int i = 0; same && i < a->n_groups; i++)
+        same = a->groups[i].n_ops == b->groups[i].n_ops && a->groups[i].n_in == b->groups[i].n_in
+               && a->groups[i].n_out == b->groups[i].n_out;
+    return same;
+}
+
+static void check_alike(const struct model *m)
+{
+    const struct mpp_layering *l = m->layers;
+    for (int a = 0; a < l->n_layers; a++) {
+        for (int b = a + 1; b < l->n_layers; b++) {
+            struct mpp_graph *x, *y;
+            int n = 0;
+            while (b + n < l->n_layers && n < 3 && l->cls[a + n] == l->cls[b + n])
+                n++;
+            if (n == 0)
+                continue;
+            for (enum mpp_recompute r = 0; r < MPP_RECOMPUTE_COUNT; r++) {
+                bool ok = mpp_span_extract(m->arena, m->diag, m->g, l, a, a + n - 1, r, &x) == MPP_OK
+                          && mpp_span_extract(m->arena, m->diag, m->g, l, b, b + n - 1, r, &y) == MPP_OK;
+                check(ok && alike(x, y), "%s: %d layers from %d and from %d are not alike", m->title, n, a, b);
+            }
+        }
+    }
+}
+
+static void check_shapes(const char *file, const char *defines, int max_layers)
+{
+    struct model m;
+    if (open_model(&m, file, "tiny", defines, max_layers)) {
+        check_cover(&m);
+        check_alike(&m);
+        check_whole(&m);
+    }
+    close_model(&m);
+}
+
+/* Does the backward phase of G read T? */
+static bool backward_reads(const struct mpp_graph *g, mpp_id t)
+{
+    for (mpp_id o = 0; o < g->n_ops; o++)
+        for (int k = 0; k < g->ops[o].n_in && g->ops[o].phase == MPP_PHASE_BACKWARD; k++)
+            if (g->ops[o].in[k] == t)
+                return true;
+    return false;
+}
+
+/* What the backward phase of a GPT reads of its second block's forward phase under RECOMPUTE, in order. */
+static void check_kept(const char *defines, enum mpp_recompute recompute, const char *expected)
+{
+    struct model m;
+    struct mpp_graph *span;
+    if (open_model(&m, "gpt.xml", "tiny", defines, 0)
+        && mpp_span_extract(m.arena, m.diag, m.g, m.layers, 0, m.layers->n_layers - 1, recompute, &span) == MPP_OK) {
+        const char *kept = "";
+        for (mpp_id t = 0; t < span->n_tensors; t++) {
+            const struct mpp_gtensor *tensor = &span->tensors[t];
+            if (tensor->op >= 0 && span->ops[tensor->op].phase == MPP_PHASE_FORWARD && tensor->index == 1
+                && backward_reads(span, t))
+                kept = mpp_arena_printf(m.arena, "%s %s", kept, tensor->name + strlen("h.1."));
+        }
+        check(strcmp(kept, expected) == 0, "%s, %s: kept are%s", m.title, mpp_recompute_name(recompute), kept);
+    }
+    close_model(&m);
+}
+
 int main(int argc, char **argv)
 {
     root = argc > 1 ? argv[1] : ".";
     const char *small_gpt = "layers=3 hidden=16 heads=2 vocab=17 seq=6 positions=6 batch=4 pdrop=0.2";
     const char *small_bert = "layers=2 hidden=12 heads=2 vocab=17 seq=6 positions=6 batch=4 padding_mask=true pdrop=0.1";
+    check_layers("gpt.xml", "gpt2", "", 0, "wte..embd:0 h.0:1 h.1:1 h.11:1 ln_f..loss:2");
+    check_layers("gpt.xml", "gpt2", "layers=1", 0, "wte..embd:0 h.0:1 ln_f..loss:2");
+    check_layers("gpt.xml", "gpt3-175b", "", 0, "wte..embd:0 h.0:1 h.1:1 h.95:1 ln_f..loss:2");
+    check_layers("gpt.xml", "gpt2", "layers=4", 3, "wte..h.1:0 h.2..h.3:1 ln_f..loss:2");
+    check_layers("bert.xml", "tiny", "layers=3", 0,
+                 "bert.embeddings.word_embeddings..bert.embeddings.LayerNorm:0 bert.encoder.layer.0:1 "
+                 "bert.encoder.layer.1:1 bert.encoder.layer.2:1 cls.predictions.transform.dense..loss:2");
+    check_layers("mlp.xml", "tiny", "layers=4", 0, "first..relu:0 layer.0:1 layer.1:1 layer.2:1 last..loss:2");
+    check_layers("mlp.xml", "tiny", "layers=1", 0, "first..relu:0 last..loss:1");
+    check_layers("mlp.xml", "tiny", "layers=1", 1, "first..loss:0");
+    check_shapes("gpt.xml", small_gpt, 0);
+    check_shapes("gpt.xml", small_gpt, 3);
+    check_shapes("bert.xml", small_bert, 0);
+    check_shapes("mlp.xml", "layers=4", 0);
+    check_kept(small_gpt, MPP_RECOMPUTE_FULL, " res2");
+    check_kept(small_gpt, MPP_RECOMPUTE_SELECTIVE, " ln_1 ln_1.mean ln_1.rstd attn.q attn.k attn.v res1 ln_2 ln_2.mean "
+               "ln_2.rstd mlp.c_fc mlp.gelu res2");
+    check_kept(small_gpt, MPP_RECOMPUTE_NONE, " ln_1 ln_1.mean ln_1.rstd attn.q attn.k attn.v attn.attention "
+               "attn.attention.lse res1 ln_2 ln_2.mean ln_2.rstd mlp.c_fc mlp.gelu res2");
     check_values("gpt.xml", small_gpt, 0, 1);
     check_values("gpt.xml", small_gpt, 3, 2);
     check_values("bert.xml", small_bert, 0, 2);
