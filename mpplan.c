@@ -98,15 +98,49 @@ struct stats {
     double read_s, plan_s, lower_s, emit_s;
 };
 
-/* A plan whose arena, once laid out, exceeds the device is planned again with less room. */
-static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_options *o,
-                                      struct mpp_graph *g, const struct mpp_cluster *cluster, struct stats *stats,
-                                      struct mpp_plan **out_plan, struct mpp_lprog **out_prog)
+/* The one local program of a plan of one stage in *OUT, NULL where there are several; all stages' memory is noted. Returns
+ * by how many bytes the largest arena exceeds USABLE. */
+static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_plan *plan, int64_t usable, struct mpp_lprog **out,
+                                    int64_t *out_over)
+{
+    *out = NULL;
+    *out_over = -usable;
+    for (int i = 0; i < plan->n_stages; i++) {
+        struct mpp_lprog *prog;
+        struct mpp_arena *room = plan->n_stages == 1 ? arena : mpp_arena_scratch(arena);
+        MPP_TRY(mpp_lower(room, plan->stages[i].graph, plan, i, usable, &prog));
+        plan->stages[i].memory = prog->memory;
+        *out_over = prog->arena_bytes - usable > *out_over ? prog->arena_bytes - usable : *out_over;
+        if (room == arena)
+            *out = prog;
+        else
+            mpp_arena_free(room);
+    }
+    return MPP_OK;
+}
+
+static enum mpp_status no_room(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_options *o,
+                               const struct mpp_cluster *cluster, const struct mpp_plan *plan, int64_t over)
 {
     int64_t usable = mpp_device_usable_bytes(&cluster->device);
-    struct mpp_plan_options options = {.pins = o->pins, .capacity_bytes = usable, .dump_ilp_dir = o->dump_ilp,
-                                       .interrupt = &interrupted};
+    int i = mpp_plan_fullest(plan);
+    const char *where = plan->n_stages > 1 ? mpp_arena_printf(arena, " of stage %d", i) : "";
+    if (o->from_plan)
+        mpp_diag_error(diag, (struct mpp_loc){o->from_plan, 0}, "this plan needs %lld bytes per device%s, %s has %lld usable",
+                       (long long)(usable + over), where, cluster->device.name, (long long)usable);
+    else
+        mpp_diag_error(diag, nowhere, "no plan whose arena fits the device's %lld usable bytes was found", (long long)usable);
+    return MPP_INFEASIBLE;
+}
+
+/* A plan whose arena, once laid out, exceeds the device is planned again with less room. */
+static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_options *o,
+                                      struct mpp_plan_options options, struct mpp_graph *g, const struct mpp_cluster *cluster,
+                                      struct stats *stats, struct mpp_plan **out_plan, struct mpp_lprog **out_prog)
+{
+    int64_t usable = mpp_device_usable_bytes(&cluster->device), over = 0;
     int64_t bound_ps = INT64_MAX;     /* of the search in all the room there is: less room proves nothing more */
+    options.capacity_bytes = usable;
     for (int attempt = 0; attempt < MAX_REPLANS; attempt++) {
         double start = now_s();
         if (o->from_plan)
@@ -118,21 +152,63 @@ static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *
         MPP_TRY(mpp_plan_derive(arena, diag, g, cluster, *out_plan));
         stats->plan_s += now_s() - start;
         start = now_s();
-        MPP_TRY(mpp_lower(arena, g, *out_plan, 0, usable, out_prog));
+        MPP_TRY(lower_stages(arena, *out_plan, usable, out_prog, &over));
         stats->lower_s += now_s() - start;
-        (*out_plan)->stages[0].memory = (*out_prog)->memory;
-        int64_t over = (*out_prog)->arena_bytes - usable;
         if (over <= 0)
             return MPP_OK;
-        if (o->from_plan) {
-            mpp_diag_error(diag, (struct mpp_loc){o->from_plan, 0}, "this plan needs %lld bytes per device, %s has %lld usable",
-                           (long long)(*out_prog)->arena_bytes, cluster->device.name, (long long)usable);
-            return MPP_INFEASIBLE;
-        }
+        if (o->from_plan)
+            break;
         options.capacity_bytes -= over + usable / 256;
     }
-    mpp_diag_error(diag, nowhere, "no plan whose arena fits the device's %lld usable bytes was found", (long long)usable);
-    return MPP_INFEASIBLE;
+    return no_room(arena, diag, o, cluster, *out_plan, over);
+}
+
+/* ---- the least number of devices ---- */
+
+struct search_for {               /* what a trial needs */
+    struct mpp_arena *arena;
+    const struct mpp_options *o;
+    struct mpp_plan_options options;
+    struct mpp_graph *g;
+    const struct mpp_cluster *cluster;
+};
+
+static bool fits_on(const struct search_for *s, int n)
+{
+    struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
+    struct mpp_diag *silent = mpp_diag_in(scratch, NULL);
+    struct mpp_cluster resized;
+    struct stats stats = {0};
+    struct mpp_plan *plan;
+    struct mpp_lprog *prog;
+    struct mpp_plan_options options = s->options;
+    options.quiet = true;
+    options.dump_ilp_dir = NULL;
+    bool fits = mpp_cluster_resize(s->cluster, n, &resized)
+                && plan_and_lower(scratch, silent, s->o, options, s->g, &resized, &stats, &plan, &prog) == MPP_OK;
+    mpp_arena_free(scratch);
+    return fits;
+}
+
+/* Twice as many until the model fits, then the least between: as if what fits on N devices did on more. */
+static enum mpp_status find_minimum(const struct search_for *s, struct mpp_diag *diag, int *out)
+{
+    int most = s->cluster->max_devices, none = 0, fits = 1;
+    while (!fits_on(s, fits)) {
+        if (fits >= most || interrupted) {
+            mpp_diag_error(diag, nowhere, interrupted ? "the search was stopped before it found a number of devices that is enough"
+                           : "the model fits on no number of devices of %s up to %d", s->cluster->name, fits);
+            return interrupted ? MPP_LIMIT : MPP_INFEASIBLE;
+        }
+        none = fits;
+        fits = 2 * fits < most ? 2 * fits : most;
+    }
+    while (fits - none > 1 && !interrupted) {
+        int between = none + (fits - none) / 2;
+        *(fits_on(s, between) ? &fits : &none) = between;
+    }
+    *out = fits;
+    return MPP_OK;
 }
 
 static enum mpp_status cannot_write(struct mpp_diag *diag, const char *path)
@@ -160,7 +236,8 @@ static enum mpp_status write_directory(struct mpp_arena *arena, struct mpp_diag 
     MPP_TRY(mpp_outdir_begin(arena, diag, dir, &o));
     const char *tmp = mpp_outdir_path(o);
     enum mpp_status st;
-    MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, prog, tmp));
+    if (prog)
+        MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, plan->stages[0].graph, cluster, plan, prog, tmp));
     MPP_TRY_GOTO(st, fail, mpp_plan_write_json(diag, g, cluster, plan, mpp_arena_printf(arena, "%s/plan.json", tmp)));
     MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_arena_printf(arena, "%s/report.txt", tmp)));
     return mpp_outdir_commit(o);
@@ -212,6 +289,46 @@ static enum mpp_status make_folders(struct mpp_arena *arena, struct mpp_diag *di
     }
 }
 
+/* ---- progress ---- */
+
+static const double PATIENCE_S = 2, REDRAW_S = 0.1;
+
+struct progress {                 /* one line of a terminal that is written over; nothing for the first seconds */
+    double start_s, drawn_s;
+    bool drawn;
+};
+
+static ssize_t draw(void *cookie, const char *text, size_t size)
+{
+    struct progress *p = cookie;
+    double now = now_s();
+    size_t n = size && text[size - 1] == '\n' ? size - 1 : size, width = 78;
+    if (n > 0 && now - p->start_s > PATIENCE_S && now - p->drawn_s > REDRAW_S) {
+        fprintf(stderr, "\r\033[K%.0f s  %.*s", now - p->start_s, (int)(n < width ? n : width), text);
+        p->drawn = true;
+        p->drawn_s = now;
+    }
+    return (ssize_t)size;
+}
+
+/* NULL where nobody watches. */
+static FILE *progress_begin(struct progress *p)
+{
+    *p = (struct progress){.start_s = now_s()};
+    FILE *f = isatty(STDERR_FILENO) ? fopencookie(p, "w", (cookie_io_functions_t){.write = draw}) : NULL;
+    if (f)
+        setvbuf(f, NULL, _IOLBF, BUFSIZ);
+    return f;
+}
+
+static void progress_end(struct progress *p, FILE *f)
+{
+    if (f)
+        fclose(f);
+    if (p->drawn)
+        fputs("\r\033[K", stderr);
+}
+
 /* ---- one run ---- */
 
 struct job {
@@ -222,6 +339,61 @@ struct job {
     const char *phase;            /* what is being done, for the message when memory is out */
 };
 
+static enum mpp_status read_input(struct job *job, struct mpp_graph **out_g, struct mpp_cluster **out_cluster)
+{
+    const struct mpp_options *o = &job->options;
+    struct mpp_model *model;
+    job->phase = "reading the model";
+    MPP_TRY(mpp_model_read(job->arena, job->diag, o->model, &o->model_options, &model));
+    job->phase = "building the training step";
+    MPP_TRY(mpp_graph_build(job->arena, job->diag, model, out_g));
+    struct mpp_pass_ctx ctx = {.arena = job->arena, .diag = job->diag, .dump_after = o->dump_after, .dump_to = stdout};
+    MPP_TRY(mpp_passes_run(&ctx, *out_g));
+    if (o->dump_after)
+        return MPP_OK;
+    job->phase = "reading the cluster";
+    int64_t n = o->gpus ? o->gpus : o->cluster || o->min_gpus ? 0 : 1;
+    return mpp_cluster_load(job->arena, job->diag, o->cluster ? o->cluster : "host", n, out_cluster);
+}
+
+static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_cluster *cluster, struct stats *stats,
+                              struct mpp_plan **out_plan, struct mpp_lprog **out_prog)
+{
+    const struct mpp_options *o = &job->options;
+    struct progress progress;
+    struct mpp_plan_options options = {.pins = o->pins, .dump_ilp_dir = o->dump_ilp, .time_limit_s = o->time_limit_s,
+                                       .interrupt = &interrupted, .progress = progress_begin(&progress)};
+    enum mpp_status st = MPP_OK;
+    int least = 0;
+    job->phase = "planning (fewer --gpus, a smaller model or --fix need less)";
+    may_settle = isatty(STDERR_FILENO);
+    if (o->min_gpus)
+        st = find_minimum(&(struct search_for){job->arena, o, options, g, cluster}, job->diag, &least);
+    if (st == MPP_OK && least && !mpp_cluster_resize(cluster, least, cluster))
+        st = MPP_INVALID;
+    if (st == MPP_OK)
+        st = plan_and_lower(job->arena, job->diag, o, options, g, cluster, stats, out_plan, out_prog);
+    may_settle = false;
+    progress_end(&progress, options.progress);
+    if (st == MPP_OK && least && !o->json)
+        printf("fits on %d device%s of %s at least\n\n", least, least == 1 ? "" : "s", cluster->name);
+    return st;
+}
+
+static enum mpp_status print(struct job *job, const struct mpp_graph *g, const struct mpp_cluster *cluster,
+                             const struct mpp_plan *plan, const struct mpp_lprog *prog)
+{
+    const struct mpp_options *o = &job->options;
+    job->phase = "printing the report";
+    if (o->json)
+        return mpp_plan_predict_json(job->diag, g, cluster, plan, stdout);
+    MPP_TRY((o->predict ? mpp_report_predict : mpp_report_write)(job->diag, g, cluster, plan, prog, stdout));
+    if (o->out && !prog)
+        fprintf(stderr, "mpplan: %s holds plan.json and report.txt but no trainer: code for several stages comes with a later "
+                "release\n", o->out);
+    return MPP_OK;
+}
+
 static enum mpp_status run(struct job *job)
 {
     struct mpp_arena *arena = job->arena;
@@ -229,22 +401,12 @@ static enum mpp_status run(struct job *job)
     const struct mpp_options *o = &job->options;
     struct stats stats = {0};
     double start = now_s();
-    struct mpp_model *model;
     struct mpp_graph *g;
-    struct mpp_cluster *cluster = NULL;
-    job->phase = "reading the model";
-    MPP_TRY(mpp_model_read(arena, diag, o->model, &o->model_options, &model));
-    job->phase = "building the training step";
-    MPP_TRY(mpp_graph_build(arena, diag, model, &g));
-    struct mpp_pass_ctx ctx = {.arena = arena, .diag = diag, .dump_after = o->dump_after, .dump_to = stdout};
-    MPP_TRY(mpp_passes_run(&ctx, g));
+    struct mpp_cluster *cluster;
+    MPP_TRY(read_input(job, &g, &cluster));
     if (o->dump_after)
         return MPP_OK;
-    job->phase = "reading the cluster";
-    int64_t n = o->gpus ? o->gpus : o->cluster ? 0 : 1;
-    MPP_TRY(mpp_cluster_load(arena, diag, o->cluster ? o->cluster : "host", n, &cluster));
     stats.read_s = now_s() - start;
-
     if (o->dump_ilp)
         MPP_TRY(make_folders(arena, diag, o->dump_ilp));
     job->phase = "looking at the output directory";
@@ -254,10 +416,7 @@ static enum mpp_status run(struct job *job)
     MPP_TRY(st);
     struct mpp_plan *plan;
     struct mpp_lprog *prog;
-    job->phase = "planning (fewer --gpus, a smaller model or --fix need less)";
-    may_settle = isatty(STDERR_FILENO);
-    MPP_TRY(plan_and_lower(arena, diag, o, g, cluster, &stats, &plan, &prog));
-    may_settle = false;
+    MPP_TRY(search(job, g, cluster, &stats, &plan, &prog));
     start = now_s();
     job->phase = "writing the plan";
     hold_signals(true);
@@ -265,8 +424,7 @@ static enum mpp_status run(struct job *job)
     hold_signals(false);
     MPP_TRY(st);
     stats.emit_s = now_s() - start;
-    job->phase = "printing the report";
-    MPP_TRY(mpp_report_write(diag, g, cluster, plan, prog, stdout));
+    MPP_TRY(print(job, g, cluster, plan, prog));
     return o->stats ? write_stats(arena, diag, o->stats, &stats, g, plan) : MPP_OK;
 }
 

@@ -19,21 +19,27 @@ const char mpp_options_usage[] =
     "  --batch N              global batch: samples per step (same as -D on the batch dimension)\n"
     "cluster\n"
     "  --gpus N               devices to use: GPUs of --cluster (default: one node), or threads of this host (1)\n"
+    "  --min-gpus             find the least number of devices that the model fits on, and plan for those\n"
     "  --cluster NAME|FILE    host (default), dgx-a100, dgx1-v100, ... or a file (docs/clusters.md)\n"
     "plan\n"
-    "  --fix LIST             pin parts: dp=2,tp=4,mesh=2x4,zero=0..3,sequence_parallel=true|false,\n"
+    "  --fix LIST             pin parts: dp=2,tp=4,pp=2,interleave=2,schedule=1f1b|gpipe|interleaved,mesh=2x4,\n"
+    "                         recompute=none|selective|full,zero=0..3,sequence_parallel=true|false,\n"
     "                         vocab_parallel=true|false,micro_batch=N,micro_batches=N,\n"
     "                         shard:GLOB=dimension/axis (docs/plan.md); may be given more than once\n"
     "  --from-plan FILE       take the decisions from a plan.json instead of searching\n"
+    "  --time-limit S         search for at most S seconds; the best plan so far is then the plan\n"
     "output\n"
     "  -o DIR                 write the plan directory (without it, only the report is printed)\n"
+    "  --predict              print the predicted time and memory alone, and write nothing\n"
+    "  --json                 with --predict: as one JSON object, for machines (docs/plan.md)\n"
+    "  --stats FILE           write timings and sizes of the planner as JSON (- for stderr)\n"
+    "  --help, --version\n"
+    "looking inside\n"
     "  --dump-ilp DIR         write the integer programs as CPLEX LP files\n"
     "  --dump-after PASS      print the graph after build, autodiff, optimizer or fuse, and stop\n"
     "  --print-schema         print the RELAX NG schema of model files, and stop\n"
-    "  --solve-iopddl FILE    solve a problem of the intra-operator parallelism contest (docs/solver.md) instead;\n"
-    "  --time-limit S         for at most S seconds\n"
-    "  --stats FILE           write timings and sizes of the planner as JSON (- for stderr)\n"
-    "  --help, --version\n";
+    "  --solve-iopddl FILE    solve a problem of the intra-operator parallelism contest (docs/solver.md) instead,\n"
+    "                         for at most --time-limit S seconds\n";
 
 enum option_kind { FLAG, TEXT, COUNT, SECONDS, PINS, DEFINE };
 
@@ -55,6 +61,9 @@ static const struct option {
     {"--stats", TEXT, offsetof(struct mpp_options, stats)},
     {"--solve-iopddl", TEXT, offsetof(struct mpp_options, iopddl)},
     {"--time-limit", SECONDS, offsetof(struct mpp_options, time_limit_s)},
+    {"--predict", FLAG, offsetof(struct mpp_options, predict)},
+    {"--json", FLAG, offsetof(struct mpp_options, json)},
+    {"--min-gpus", FLAG, offsetof(struct mpp_options, min_gpus)},
     {"--print-schema", FLAG, offsetof(struct mpp_options, schema)},
     {"--help", FLAG, offsetof(struct mpp_options, help)},
     {"-h", FLAG, offsetof(struct mpp_options, help)},
@@ -113,6 +122,28 @@ static const struct option *find_option(struct mpp_diag *diag, const char *name)
     return NULL;
 }
 
+/* What excludes each other, and what needs something else. */
+static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
+{
+    const char *searched = o->pinned ? "--fix" : o->dump_ilp ? "--dump-ilp" : o->time_limit_s > 0 ? "--time-limit"
+                           : o->min_gpus ? "--min-gpus" : NULL;
+    if (o->from_plan && searched)
+        mpp_diag_error(diag, nowhere, "--from-plan and %s exclude each other: a plan that is read is not searched for", searched);
+    const char *beside = o->model ? o->model : o->out ? "-o" : o->cluster ? "--cluster" : o->gpus ? "--gpus" : o->stats ? "--stats"
+                         : o->from_plan ? "--from-plan" : o->dump_ilp ? "--dump-ilp" : o->pinned ? "--fix" : o->predict ? "--predict"
+                         : o->json ? "--json" : o->min_gpus ? "--min-gpus" : NULL;
+    if (o->iopddl && beside)
+        mpp_diag_error(diag, nowhere, "--solve-iopddl goes with --time-limit alone, not with %s", beside);
+    if (o->min_gpus && o->gpus)
+        mpp_diag_error(diag, nowhere, "--min-gpus and --gpus exclude each other: one looks for what the other says");
+    if (o->predict && o->out)
+        mpp_diag_error(diag, nowhere, "--predict and -o exclude each other: a prediction writes no files");
+    if (o->json && !o->predict)
+        mpp_diag_error(diag, nowhere, "--json goes with --predict");
+    if (!o->model && !o->iopddl && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
+        mpp_diag_error(diag, nowhere, "no model file; try: mpplan models/gpt.xml --preset tiny --gpus 4 -o plan/");
+}
+
 /* Options come as `--name value`, `--name=value`, `-Dname=value` or `-D name=value`. */
 enum mpp_status mpp_options_parse(struct mpp_arena *arena, struct mpp_diag *diag, int argc, char **argv,
                                   struct mpp_options *o)
@@ -144,16 +175,6 @@ enum mpp_status mpp_options_parse(struct mpp_arena *arena, struct mpp_diag *diag
         else
             take_option(arena, diag, o, option, value || option->kind == FLAG ? value : argv[++i]);
     }
-    if (o->from_plan && (o->pinned || o->dump_ilp))
-        mpp_diag_error(diag, nowhere, "--from-plan and %s exclude each other: a plan that is read is not searched for",
-                       o->pinned ? "--fix" : "--dump-ilp");
-    const char *beside = o->model ? o->model : o->out ? "-o" : o->cluster ? "--cluster" : o->gpus ? "--gpus" : o->stats ? "--stats"
-                         : o->from_plan ? "--from-plan" : o->dump_ilp ? "--dump-ilp" : o->pinned ? "--fix" : NULL;
-    if (o->iopddl && beside)
-        mpp_diag_error(diag, nowhere, "--solve-iopddl goes with --time-limit alone, not with %s", beside);
-    if (!o->iopddl && o->time_limit_s > 0)
-        mpp_diag_error(diag, nowhere, "--time-limit goes with --solve-iopddl");
-    if (!o->model && !o->iopddl && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
-        mpp_diag_error(diag, nowhere, "no model file; try: mpplan models/gpt.xml --preset tiny --gpus 4 -o plan/");
+    check_together(diag, o);
     return mpp_diag_errors(diag) ? MPP_INVALID : MPP_OK;
 }

@@ -23,7 +23,7 @@ struct mpp_options {
     struct mpp_model_options model_options;
     const char *defines[MPP_OPTIONS_MAX_DEFINES];
     struct mpp_pins pins;
-    bool pinned, schema, help, version;
+    bool pinned, predict, json, min_gpus, schema, help, version;
 };
 
 extern const char mpp_options_usage[];

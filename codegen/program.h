@@ -146,8 +146,11 @@ enum mpp_status mpp_emit(struct mpp_arena *arena, struct mpp_diag *diag, const s
                          const struct mpp_cluster *cluster, const struct mpp_plan *plan, const struct mpp_lprog *prog,
                          const char *dir) MPP_CHECKED;
 
-/* report.txt. */
+/* report.txt. GRAPH: the whole training step; PROG: the local program of a plan of one stage, else NULL. */
 enum mpp_status mpp_report_write(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
                                  const struct mpp_plan *plan, const struct mpp_lprog *prog, FILE *out) MPP_CHECKED;
+/* Of it, what a step takes in time and memory. */
+enum mpp_status mpp_report_predict(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
+                                   const struct mpp_plan *plan, const struct mpp_lprog *prog, FILE *out) MPP_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* derive.c - what follows from a plan's decisions: copies, collectives, times. */
+/* derive.c - what follows from a plan's decisions: copies, collectives, times, stage by stage and of the whole. */
 #include <assert.h>
 #include <string.h>
 
@@ -10,7 +10,6 @@ struct derive {
     struct mpp_arena *arena;
     struct mpp_diag *diag;
     const struct mpp_graph *g;
-    struct mpp_plan *plan;
     struct mpp_stage *stage;
     struct mpp_reshard_env env;
     struct mpp_stage_uses uses;
@@ -18,9 +17,19 @@ struct derive {
     struct mpp_memo *paths;       /* (shape, from, to) */
     struct mpp_copy **path;       /* by number: steps only */
     size_t cap_path;
-    int64_t compute_ps, update_ps, activation_ps, gradient_ps, parameter_ps;
+    int64_t compute_ps, update_ps, activation_ps, gradient_ps, parameter_ps, receive_ps; /* per step */
     bool ok;
 };
+
+/* Work of PHASE takes COST; ONCE per step, or for each micro-batch. Of the optimiser's (AFTER): what waits for the norm of
+ * all gradients. */
+static void add_time(struct derive *d, enum mpp_phase phase, bool once, bool after, int64_t cost)
+{
+    struct mpp_stage_time *t = &d->stage->time;
+    *(once || phase == MPP_PHASE_UPDATE ? &t->once_ps : phase == MPP_PHASE_BACKWARD ? &t->backward_ps : &t->forward_ps) += cost;
+    if (after && d->g->grad_norm >= 0)
+        t->update_ps += cost;
+}
 
 static struct mpp_sharding wanted(const struct derive *d, int group, int operand)
 {
@@ -98,6 +107,7 @@ static void count_copy(struct derive *d, struct mpp_copy *c)
     for (int i = 0; i < c->n_steps; i++) {
         const struct mpp_reshard_step *step = &c->steps[i];
         *sum += times * step->cost_ps;
+        add_time(d, c->phase, c->once, c->store, step->cost_ps);
         if (step->kind == MPP_STEP_SLICE || step->kind == MPP_STEP_TO_PARTIAL)
             continue;
         add_comm(d, (struct mpp_comm){
@@ -189,6 +199,18 @@ static void sort_copies(struct derive *d)
 
 /* ---- groups ---- */
 
+static void count_receive(struct derive *d, const struct mpp_group *group, int64_t cost, int64_t times)
+{
+    const struct mpp_gop *op = &d->g->ops[group->ops[0]];
+    bool backward = group->phase == MPP_PHASE_BACKWARD;
+    d->receive_ps += times * cost;
+    add_comm(d, (struct mpp_comm){
+        .kind = "receive", .bytes = mpp_price_receive_bytes(d->g, &d->env, group), .count = times * d->env.receives,
+        .cost_ps = cost / d->env.receives, .phase = group->phase, .tensor = d->g->tensors[group->out[0]].name, .role = "receive",
+        .repeat = op->repeat, .index = op->index,
+        .reason = backward ? "a gradient comes from the next stage" : "a value comes from the stage before"});
+}
+
 static void count_group(struct derive *d, int i)
 {
     const struct mpp_group *group = &d->g->groups[i];
@@ -196,7 +218,13 @@ static void count_group(struct derive *d, int i)
     struct mpp_split split = d->stage->split[i];
     int64_t internal, times = mpp_phase_count(d->g, group->phase);
     int64_t compute = mpp_price_group_in(d->g, &d->env, group, split, &internal);
-    *(group->phase == MPP_PHASE_UPDATE ? &d->update_ps : &d->compute_ps) += times * compute;
+    bool update = group->phase == MPP_PHASE_UPDATE;
+    add_time(d, group->phase, false, update, compute + internal);
+    if (mpp_price_is_receive(d->g, group)) {
+        count_receive(d, group, compute, times);
+        return;
+    }
+    *(update ? &d->update_ps : &d->compute_ps) += times * compute;
     d->activation_ps += times * internal;
     unsigned mask = mpp_price_internal_mask(group, split);
     struct mpp_internal list[8];
@@ -216,55 +244,133 @@ static void count_group(struct derive *d, int i)
 static void find_unsplit(struct derive *d)
 {
     const struct mpp_graph *g = d->g;
-    d->plan->n_unsplit = 0;
-    d->plan->unsplit = mpp_arena_array(d->arena, g->n_groups, mpp_id);
+    d->stage->n_unsplit = 0;
+    d->stage->unsplit = mpp_arena_array(d->arena, g->n_groups, mpp_id);
     for (int i = 0; i < g->n_groups && d->stage->n_devices > 1; i++) {
         const struct mpp_group *group = &g->groups[i];
         bool split = false;
         for (int a = 0; a < MPP_MAX_AXES; a++)
             split = split || d->stage->split[i].axis[a] >= 0;
         if (!split && mpp_op_info(g->ops[group->ops[0]].kind)->cls == MPP_CLASS_CONTRACTION)
-            d->plan->unsplit[d->plan->n_unsplit++] = i;
+            d->stage->unsplit[d->stage->n_unsplit++] = i;
     }
+}
+
+/* ---- a stage ---- */
+
+static void count_costs(struct derive *d)
+{
+    struct mpp_stage *s = d->stage;
+    for (int i = 0, c = 0; i < d->g->n_groups; i++) {
+        int first = c;
+        for (; c < s->n_copies && s->copies[c].first_group == i; c++)
+            s->copies[c].reason = mpp_reason_copy(d->arena, d->g, s, &s->copies[c], d->uses.producer);
+        for (int k = first; k < c; k++)
+            if (!s->copies[k].store)
+                count_copy(d, &s->copies[k]);
+        count_group(d, i);
+        for (int k = first; k < c; k++)
+            if (s->copies[k].store)
+                count_copy(d, &s->copies[k]);
+    }
+}
+
+static enum mpp_status derive_stage(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_cluster *cluster,
+                                    struct mpp_schedule pipeline, int number, struct mpp_stage *s)
+{
+    struct derive d = {.arena = arena, .diag = diag, .g = s->graph, .stage = s, .ok = true};
+    mpp_reshard_env_init(cluster, &s->mesh, s->first_device, &d.env);
+    d.env.receives = pipeline.chunks;
+    d.paths = mpp_memo_new(arena);
+    s->in_flight = mpp_schedule_in_flight(&pipeline, number);
+    s->time = (struct mpp_stage_time){0};
+    s->n_copies = s->n_collectives = 0;
+    s->copies = NULL;
+    s->collectives = NULL;
+    mpp_stage_note_uses(arena, s->graph, &d.uses);
+    all_copies(&d);
+    if (!d.ok)
+        return MPP_INVALID;
+    sort_copies(&d);
+    count_costs(&d);
+    find_unsplit(&d);
+    int64_t busy = d.compute_ps + d.update_ps + d.activation_ps + d.gradient_ps + d.parameter_ps + d.receive_ps;
+    s->predicted = (struct mpp_prediction){
+        .step_s = (double)busy * 1e-12, .compute_s = (double)d.compute_ps * 1e-12,
+        .activation_comm_s = (double)d.activation_ps * 1e-12, .gradient_comm_s = (double)d.gradient_ps * 1e-12,
+        .parameter_comm_s = (double)d.parameter_ps * 1e-12, .update_s = (double)d.update_ps * 1e-12,
+        .receive_s = (double)d.receive_ps * 1e-12};
+    return MPP_OK;
+}
+
+/* ---- the whole ---- */
+
+/* More pieces of work are not simulated one by one. */
+static const double MOST_EVENTS = 2e7;
+
+static void derive_times(struct mpp_arena *arena, struct mpp_plan *plan)
+{
+    int n = plan->n_stages, slowest = 0;
+    struct mpp_stage_time *time = mpp_arena_array(arena, n, struct mpp_stage_time);
+    for (int i = 0; i < n; i++) {
+        time[i] = plan->stages[i].time;
+        if (plan->stages[i].predicted.step_s > plan->stages[slowest].predicted.step_s)
+            slowest = i;
+    }
+    plan->objective_ps = mpp_schedule_time(&plan->pipeline, time);
+    plan->simulated_ps = plan->objective_ps;
+    if (n > 1 && (double)n * plan->pipeline.chunks * (double)plan->micro_batches <= MOST_EVENTS)
+        plan->simulated_ps = mpp_schedule_simulate(arena, &plan->pipeline, time, NULL, NULL);
+    if (plan->bound_ps > plan->objective_ps)
+        plan->bound_ps = plan->objective_ps;
+    plan->gap = plan->objective_ps > 0 ? (double)(plan->objective_ps - plan->bound_ps) / (double)plan->objective_ps : 0;
+    plan->predicted = plan->stages[slowest].predicted;
+    plan->predicted.step_s = (double)plan->objective_ps * 1e-12;
+    plan->predicted.bubble_s = n > 1 ? plan->predicted.step_s - plan->stages[slowest].predicted.step_s : 0;
+}
+
+int mpp_plan_fullest(const struct mpp_plan *plan)
+{
+    int most = 0;
+    for (int i = 1; i < plan->n_stages; i++)
+        if (plan->stages[i].memory.arena_bytes > plan->stages[most].memory.arena_bytes)
+            most = i;
+    return most;
+}
+
+double mpp_plan_step_flops(const struct mpp_graph *graph)
+{
+    double f = 0;
+    for (int o = 0; o < graph->n_ops; o++)
+        f += mpp_op_flops(graph, &graph->ops[o]) * (double)mpp_phase_count(graph, graph->ops[o].phase);
+    return f;
+}
+
+double mpp_plan_peak_flops(const struct mpp_graph *graph, const struct mpp_cluster *cluster)
+{
+    const char *name = graph->model ? graph->model->training.precision : NULL;
+    enum mpp_precision p = !name ? MPP_PRECISION_F32 : strcmp(name, "bf16") == 0 ? MPP_PRECISION_BF16
+                           : strcmp(name, "f16") == 0 || strcmp(name, "fp16") == 0 ? MPP_PRECISION_F16 : MPP_PRECISION_F32;
+    double each = cluster->device.peak_flops_per_s[p];
+    return (each > 0 ? each : cluster->device.peak_flops_per_s[MPP_PRECISION_F32]) * cluster->n_devices;
 }
 
 enum mpp_status mpp_plan_derive(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
                                 const struct mpp_cluster *cluster, struct mpp_plan *plan)
 {
-    assert(plan->n_stages == 1 && plan->batch % plan->micro_batches == 0);
-    mpp_graph_set_batch(graph, plan->batch / plan->micro_batches);
-    struct derive d = {.arena = arena, .diag = diag, .g = graph, .plan = plan, .stage = &plan->stages[0], .ok = true};
-    struct mpp_stage *s = d.stage;
-    mpp_reshard_env_init(cluster, &s->mesh, s->first_device, &d.env);
-    d.paths = mpp_memo_new(arena);
-    s->n_copies = s->n_collectives = 0;
-    s->copies = NULL;
-    s->collectives = NULL;
-    mpp_stage_note_uses(arena, graph, &d.uses);
-    all_copies(&d);
-    if (!d.ok)
-        return MPP_INVALID;
-    sort_copies(&d);
-    for (int i = 0, c = 0; i < graph->n_groups; i++) {
-        int first = c;
-        for (; c < s->n_copies && s->copies[c].first_group == i; c++)
-            s->copies[c].reason = mpp_reason_copy(arena, graph, s, &s->copies[c], d.uses.producer);
-        for (int k = first; k < c; k++)
-            if (!s->copies[k].store)
-                count_copy(&d, &s->copies[k]);
-        count_group(&d, i);
-        for (int k = first; k < c; k++)
-            if (s->copies[k].store)
-                count_copy(&d, &s->copies[k]);
+    int64_t micro_batch = plan->batch / plan->micro_batches;
+    assert(plan->n_stages >= 1 && plan->batch % plan->micro_batches == 0);
+    mpp_graph_set_batch(graph, micro_batch);
+    if (plan->n_stages == 1)
+        plan->pipeline = (struct mpp_schedule){.kind = MPP_SCHEDULE_1F1B, .chunks = 1};
+    plan->pipeline.stages = plan->n_stages;
+    plan->pipeline.micro_batches = plan->micro_batches;
+    for (int i = 0; i < plan->n_stages; i++) {
+        if (!plan->stages[i].graph)
+            plan->stages[i].graph = graph;
+        mpp_graph_set_batch(plan->stages[i].graph, micro_batch);
+        MPP_TRY(derive_stage(arena, diag, cluster, plan->pipeline, i, &plan->stages[i]));
     }
-    find_unsplit(&d);
-    plan->objective_ps = d.compute_ps + d.update_ps + d.activation_ps + d.gradient_ps + d.parameter_ps;
-    if (plan->bound_ps > plan->objective_ps)
-        plan->bound_ps = plan->objective_ps;
-    plan->gap = plan->objective_ps > 0 ? (double)(plan->objective_ps - plan->bound_ps) / (double)plan->objective_ps : 0;
-    s->predicted = (struct mpp_prediction){
-        .step_s = (double)plan->objective_ps * 1e-12, .compute_s = (double)d.compute_ps * 1e-12,
-        .activation_comm_s = (double)d.activation_ps * 1e-12, .gradient_comm_s = (double)d.gradient_ps * 1e-12,
-        .parameter_comm_s = (double)d.parameter_ps * 1e-12, .update_s = (double)d.update_ps * 1e-12};
+    derive_times(arena, plan);
     return MPP_OK;
 }

@@ -190,6 +190,11 @@ enum mpp_status mpp_pins_parse(struct mpp_arena *arena, struct mpp_diag *diag, c
     }
 }
 
+const char *mpp_plan_recompute_word(enum mpp_recompute r)
+{
+    return recompute_words[r];
+}
+
 const char *mpp_pins_text(struct mpp_arena *arena, const struct mpp_pins *pins)
 {
     const char *t = "";

@@ -80,6 +80,8 @@ struct mpp_stage {
     struct mpp_copy *copies;      /* ordered by first_group */
     int n_collectives;
     struct mpp_comm *collectives;
+    int n_unsplit;                /* contractions that no axis splits, though there are several devices: */
+    mpp_id *unsplit;              /* their groups (pinned or proven cheapest), for the report */
     struct mpp_memory memory;
     struct mpp_prediction predicted;
 };
@@ -106,8 +108,6 @@ struct mpp_plan {
     int64_t objective_ps, bound_ps; /* over all meshes and micro-batch counts searched */
     double gap;
     const char *pins;             /* what --fix said, normalised; "" */
-    int n_unsplit;                /* contractions that no axis splits, though there are several devices: */
-    mpp_id *unsplit;              /* their groups (pinned or proven cheapest), for the report */
 };
 
 /* ---- pins: --fix ---- */
@@ -137,6 +137,8 @@ struct mpp_plan_options {
     int64_t capacity_bytes;       /* per device; 0: the device's usable memory */
     const char *dump_ilp_dir;     /* NULL: none */
     FILE *progress;               /* NULL: silent */
+    double time_limit_s;          /* of the search; what it has found by then is the plan. 0: none */
+    bool quiet;                   /* nothing fits: MPP_INFEASIBLE without looking for ways out */
     volatile int *interrupt;
 };
 
@@ -146,9 +148,28 @@ enum mpp_status mpp_plan_search(struct mpp_arena *arena, struct mpp_diag *diag, 
                                 const struct mpp_cluster *cluster, const struct mpp_plan_options *options,
                                 struct mpp_plan **out) MPP_CHECKED;
 
-/* Fill the derived parts of PLAN; sets the graph's batch to the micro-batch. */
+/* The same over stages too. GRAPH: before the pass "fuse"; the stages of the plan have graphs of their own. */
+enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
+                                  const struct mpp_cluster *cluster, const struct mpp_plan_options *options,
+                                  struct mpp_plan **out) MPP_CHECKED;
+
+/* Fill the derived parts of PLAN and its schedule's counts; sets the batch of GRAPH and of the stages' graphs to the
+ * micro-batch. The graph of a plan's only stage may be NULL: GRAPH is taken. */
 enum mpp_status mpp_plan_derive(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
                                 const struct mpp_cluster *cluster, struct mpp_plan *plan) MPP_CHECKED;
+
+/* "none", "selective", "full" */
+const char *mpp_plan_recompute_word(enum mpp_recompute r);
+/* The stage whose devices hold most. */
+int mpp_plan_fullest(const struct mpp_plan *plan);
+/* FLOPs of a step of GRAPH, the whole training step at its micro-batch: those of the model, no recomputation; and those
+ * per second of all devices at the precision it runs in. */
+double mpp_plan_step_flops(const struct mpp_graph *graph);
+double mpp_plan_peak_flops(const struct mpp_graph *graph, const struct mpp_cluster *cluster);
+
+/* The prediction of a derived and lowered PLAN as one JSON object to OUT (docs/plan.md). */
+enum mpp_status mpp_plan_predict_json(struct mpp_diag *diag, const struct mpp_graph *graph,
+                                      const struct mpp_cluster *cluster, const struct mpp_plan *plan, FILE *out) MPP_CHECKED;
 
 /* The cost in picoseconds of running GROUP once under SPLIT, and of its internal collectives. */
 int64_t mpp_price_group(const struct mpp_graph *graph, const struct mpp_cluster *cluster, const struct mpp_mesh *mesh,

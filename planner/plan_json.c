@@ -1,8 +1,8 @@
 /* plan_json.c - plan.json, written: one record per line, repeated layers once (docs/plan.md). */
 #include "planner/plan_json.h"
+#include "planner/plan_json_value.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,122 +11,6 @@
 #include "ir/outfile.h"
 #include "planner/derive.h"
 #include "planner/stage.h"
-
-/* ---- shared spelling ---- */
-
-const char *mpp_json_template(struct mpp_arena *arena, const char *name, const char *repeat_name, int index)
-{
-    if (!repeat_name || index < 0)
-        return NULL;
-    const char *prefix = mpp_arena_printf(arena, "%s.%d.", repeat_name, index);
-    size_t n = strlen(prefix);
-    return strncmp(name, prefix, n) == 0 ? mpp_arena_printf(arena, "%s.*.%s", repeat_name, name + n) : NULL;
-}
-
-const char **mpp_json_repeats(struct mpp_arena *arena, const struct mpp_graph *g, int *out_n)
-{
-    int n = 0;
-    for (int i = 0; i < g->n_ops; i++)
-        n = g->ops[i].repeat >= n ? g->ops[i].repeat + 1 : n;
-    const char **name = mpp_arena_array(arena, n, const char *);
-    for (int i = 0; i < g->n_ops; i++)
-        if (g->ops[i].repeat >= 0 && g->ops[i].repeat_name)
-            name[g->ops[i].repeat] = g->ops[i].repeat_name;
-    *out_n = n;
-    return name;
-}
-
-const char *mpp_json_factor(struct mpp_arena *arena, const struct mpp_rule *rule, int factor)
-{
-    const char *name = rule->factor[factor].size.name;
-    for (int f = 0; name && f < rule->n_factors; f++)
-        if (f != factor && rule->factor[f].size.name && strcmp(rule->factor[f].size.name, name) == 0)
-            name = NULL;
-    if (name && strcmp(name, "partial") != 0 && name[0] != '#')
-        return name;
-    return mpp_arena_printf(arena, "#%c", rule->factor[factor].letter);
-}
-
-const char *mpp_json_dim(struct mpp_arena *arena, const struct mpp_gtensor *t, int dim)
-{
-    const char *name = t->dims[dim].name;
-    for (int d = 0; name && d < t->n_dims; d++)
-        if (d != dim && t->dims[d].name && strcmp(t->dims[d].name, name) == 0)
-            name = NULL;
-    return name && name[0] != '#' ? name : mpp_arena_printf(arena, "#%d", dim);
-}
-
-const char *mpp_json_phase(enum mpp_phase phase)
-{
-    static const char *const names[] = {"prologue", "forward", "backward", "update"};
-    return names[phase];
-}
-
-/* ---- values that are surely there ---- */
-
-static void release(void *json)
-{
-    json_decref(json);
-}
-
-/* JSON itself, which lives until ARENA is freed besides whatever it is put into; NULL is memory that is out. */
-static json_t *own(struct mpp_arena *arena, json_t *json)
-{
-    if (!json)
-        mpp_arena_fail(arena, 0);
-    mpp_arena_defer(arena, release, json);
-    return json;
-}
-
-/* OBJECT[KEY] = VALUE, which is taken over. */
-static void put(struct mpp_arena *arena, json_t *object, const char *key, json_t *value)
-{
-    if (json_object_set_new(object, key, value) != 0)
-        mpp_arena_fail(arena, 0);
-}
-
-static void append(struct mpp_arena *arena, json_t *array, json_t *value)
-{
-    if (json_array_append_new(array, value) != 0)
-        mpp_arena_fail(arena, 0);
-}
-
-struct text {
-    char *data;
-    size_t size, cap;
-    bool failed;
-};
-
-static int add_text(const char *part, size_t size, void *to)
-{
-    struct text *t = to;
-    if (t->size + size + 1 > t->cap && !t->failed) {
-        size_t cap = 2 * t->cap + size + 256;
-        char *data = realloc(t->data, cap);
-        t->failed = data == NULL;
-        t->data = data ? data : t->data;
-        t->cap = data ? cap : t->cap;
-    }
-    if (t->failed)
-        return -1;
-    memcpy(t->data + t->size, part, size);
-    t->data[t->size += size] = '\0';
-    return 0;
-}
-
-/* JSON as text, which lives until ARENA is freed. (json_dumps of jansson 2.14 may lose a part when memory is out and
- * return the rest.) */
-static const char *text_of(struct mpp_arena *arena, const json_t *json, size_t flags)
-{
-    struct text text = {0};
-    int rc = json_dump_callback(json, add_text, &text, JSON_ENCODE_ANY | flags);
-    if (rc != 0 || text.failed || !text.data) {
-        free(text.data);
-        mpp_arena_fail(arena, 0);
-    }
-    mpp_arena_defer(arena, free, text.data);
-    return text.data;
-}
 
 /* ---- records ---- */
 
@@ -148,7 +32,7 @@ static void records_begin(struct records *r, struct mpp_arena *arena)
 /* Take RECORD, of layer INDEX (-1: of none). */
 static void records_add(struct records *r, json_t *record, int index)
 {
-    const char *text = text_of(r->arena, record, JSON_COMPACT);
+    const char *text = mpp_json_text(r->arena, record, JSON_COMPACT);
     bool is_new;
     int id = mpp_memo_add(r->memo, text, strlen(text) + 1, &is_new);
     if (is_new) {
@@ -202,14 +86,14 @@ static void records_write(struct records *r, FILE *f, const char *key, bool coun
     for (int i = 0; i < r->n; i++) {
         int n_layers = 0;
         if (r->layers[i][0] >= 0)
-            put(r->arena, r->record[i], "layers",
+            mpp_json_put(r->arena, r->record[i], "layers",
                 json_string(layers_text(r->arena, r->layers[i], r->n_layers[i], &n_layers)));
         if (counted) {
             json_int_t count = json_integer_value(json_object_get(r->record[i], "count"));
-            put(r->arena, r->record[i], "times", json_integer(r->n_layers[i]));
-            put(r->arena, r->record[i], "per_step", json_integer(count * r->n_layers[i]));
+            mpp_json_put(r->arena, r->record[i], "times", json_integer(r->n_layers[i]));
+            mpp_json_put(r->arena, r->record[i], "per_step", json_integer(count * r->n_layers[i]));
         }
-        fprintf(f, "%s\n    %s", i ? "," : "", text_of(r->arena, r->record[i], 0));
+        fprintf(f, "%s\n    %s", i ? "," : "", mpp_json_text(r->arena, r->record[i], 0));
     }
     fprintf(f, "%s]%s\n", r->n ? "\n   " : "", end);
 }
@@ -234,11 +118,11 @@ static const char *shared_name(const struct writer *w, const char *name, int rep
 
 static json_t *split_json(const struct writer *w, const struct mpp_rule *rule, struct mpp_split split)
 {
-    json_t *o = own(w->arena, json_object());
+    json_t *o = mpp_json_own(w->arena, json_object());
     for (int a = 0; a < w->stage->mesh.n_axes; a++) {
         int f = split.axis[a];
         if (f != MPP_WHOLE)
-            put(w->arena, o, w->stage->mesh.name[a],
+            mpp_json_put(w->arena, o, w->stage->mesh.name[a],
                 json_string(f == MPP_PARTIAL ? "partial" : mpp_json_factor(w->arena, rule, f)));
     }
     return o;
@@ -246,10 +130,10 @@ static json_t *split_json(const struct writer *w, const struct mpp_rule *rule, s
 
 static json_t *rest_json(const struct writer *w, const struct mpp_gtensor *t, struct mpp_sharding s)
 {
-    json_t *o = own(w->arena, json_object());
+    json_t *o = mpp_json_own(w->arena, json_object());
     for (int a = 0; a < w->stage->mesh.n_axes; a++)
         if (s.axis[a] >= 0)
-            put(w->arena, o, w->stage->mesh.name[a], json_string(mpp_json_dim(w->arena, t, s.axis[a])));
+            mpp_json_put(w->arena, o, w->stage->mesh.name[a], json_string(mpp_json_dim(w->arena, t, s.axis[a])));
     return o;
 }
 
@@ -272,31 +156,31 @@ static void write_ops(const struct writer *w)
         const struct mpp_group *group = &w->g->groups[i];
         const struct mpp_gop *op = &w->g->ops[group->ops[0]];
         int layer, unused;
-        json_t *o = own(w->arena, json_object()), *in = own(w->arena, json_array()), *out = own(w->arena, json_array());
-        put(w->arena, o, "op", json_string(shared_name(w, op->name, op->repeat, op->index, &layer)));
-        put(w->arena, o, "phase", json_string(mpp_json_phase(group->phase)));
-        put(w->arena, o, "kind", json_string(mpp_op_info(op->kind)->name));
-        put(w->arena, o, "class", json_string(class_name(op)));
+        json_t *o = mpp_json_own(w->arena, json_object()), *in = mpp_json_own(w->arena, json_array()), *out = mpp_json_own(w->arena, json_array());
+        mpp_json_put(w->arena, o, "op", json_string(shared_name(w, op->name, op->repeat, op->index, &layer)));
+        mpp_json_put(w->arena, o, "phase", json_string(mpp_json_phase(group->phase)));
+        mpp_json_put(w->arena, o, "kind", json_string(mpp_op_info(op->kind)->name));
+        mpp_json_put(w->arena, o, "class", json_string(class_name(op)));
         if (group->n_ops > 1) {
-            json_t *fused = own(w->arena, json_array());
+            json_t *fused = mpp_json_own(w->arena, json_array());
             for (int k = 1; k < group->n_ops; k++) {
                 const struct mpp_gop *x = &w->g->ops[group->ops[k]];
-                append(w->arena, fused, json_string(shared_name(w, x->name, x->repeat, x->index, &unused)));
+                mpp_json_append(w->arena, fused, json_string(shared_name(w, x->name, x->repeat, x->index, &unused)));
             }
-            put(w->arena, o, "fused", json_incref(fused));
+            mpp_json_put(w->arena, o, "fused", json_incref(fused));
         }
-        put(w->arena, o, "split", json_incref(split_json(w, group->rule, w->stage->split[i])));
+        mpp_json_put(w->arena, o, "split", json_incref(split_json(w, group->rule, w->stage->split[i])));
         if (group->n_in > 16) {   /* the sum over all parameters' squares: its operands are alike */
-            append(w->arena, in, sharding_text(w, group->in[0], mpp_split_operand(group->rule, w->stage->split[i], 0)));
+            mpp_json_append(w->arena, in, sharding_text(w, group->in[0], mpp_split_operand(group->rule, w->stage->split[i], 0)));
         } else {
             for (int k = 0; k < group->n_in; k++)
-                append(w->arena, in, sharding_text(w, group->in[k], mpp_split_operand(group->rule, w->stage->split[i], k)));
+                mpp_json_append(w->arena, in, sharding_text(w, group->in[k], mpp_split_operand(group->rule, w->stage->split[i], k)));
         }
         for (int k = 0; k < group->n_out; k++)
-            append(w->arena, out, sharding_text(w, group->out[k],
+            mpp_json_append(w->arena, out, sharding_text(w, group->out[k],
                                                 mpp_split_operand(group->rule, w->stage->split[i], group->n_in + k)));
-        put(w->arena, o, "in", json_incref(in));
-        put(w->arena, o, "out", json_incref(out));
+        mpp_json_put(w->arena, o, "in", json_incref(in));
+        mpp_json_put(w->arena, o, "out", json_incref(out));
         records_add(&r, o, layer);
     }
     records_write(&r, w->f, "ops", false, ",");
@@ -336,17 +220,17 @@ static void write_tensors(const struct writer *w, enum mpp_role role, const char
         int layer;
         if (x->role != role)
             continue;
-        json_t *o = own(w->arena, json_object());
-        put(w->arena, o, "name", json_string(shared_name(w, x->name, x->repeat, x->index, &layer)));
-        put(w->arena, o, "rest", json_incref(rest_json(w, x, w->stage->resting[t])));
-        put(w->arena, o, "resting", sharding_text(w, t, w->stage->resting[t]));
+        json_t *o = mpp_json_own(w->arena, json_object());
+        mpp_json_put(w->arena, o, "name", json_string(shared_name(w, x->name, x->repeat, x->index, &layer)));
+        mpp_json_put(w->arena, o, "rest", json_incref(rest_json(w, x, w->stage->resting[t])));
+        mpp_json_put(w->arena, o, "resting", sharding_text(w, t, w->stage->resting[t]));
         if (role == MPP_ROLE_PARAM) {
             mpp_id grad = x->info ? x->info->gradient : -1;
-            put(w->arena, o, "kept", json_boolean(w->stage->kept[t]));
+            mpp_json_put(w->arena, o, "kept", json_boolean(w->stage->kept[t]));
             if (grad >= 0 && known[grad])
-                put(w->arena, o, "gradient", sharding_text(w, grad, lies[grad]));
+                mpp_json_put(w->arena, o, "gradient", sharding_text(w, grad, lies[grad]));
             if (state[t] >= 0 && known[state[t]])
-                put(w->arena, o, "state", sharding_text(w, state[t], lies[state[t]]));
+                mpp_json_put(w->arena, o, "state", sharding_text(w, state[t], lies[state[t]]));
         }
         records_add(&r, o, layer);
     }
@@ -360,19 +244,19 @@ static void write_collectives(const struct writer *w)
     for (int i = 0; i < w->stage->n_collectives; i++) {
         const struct mpp_comm *c = &w->stage->collectives[i];
         int layer;
-        json_t *o = own(w->arena, json_object()), *axes = own(w->arena, json_array());
+        json_t *o = mpp_json_own(w->arena, json_object()), *axes = mpp_json_own(w->arena, json_array());
         for (int a = 0; a < w->stage->mesh.n_axes; a++)
             if (c->mask >> a & 1)
-                append(w->arena, axes, json_string(w->stage->mesh.name[a]));
-        put(w->arena, o, "kind", json_string(c->kind));
-        put(w->arena, o, "axes", json_incref(axes));
-        put(w->arena, o, "phase", json_string(mpp_json_phase(c->phase)));
-        put(w->arena, o, "of", json_string(shared_name(w, c->tensor, c->repeat, c->index, &layer)));
-        put(w->arena, o, "role", json_string(c->role));
-        put(w->arena, o, "bytes", json_integer(c->bytes));
-        put(w->arena, o, "count", json_integer(c->count));
-        put(w->arena, o, "cost_ps", json_integer(c->cost_ps));
-        put(w->arena, o, "reason", json_string(c->reason));
+                mpp_json_append(w->arena, axes, json_string(w->stage->mesh.name[a]));
+        mpp_json_put(w->arena, o, "kind", json_string(c->kind));
+        mpp_json_put(w->arena, o, "axes", json_incref(axes));
+        mpp_json_put(w->arena, o, "phase", json_string(mpp_json_phase(c->phase)));
+        mpp_json_put(w->arena, o, "of", json_string(shared_name(w, c->tensor, c->repeat, c->index, &layer)));
+        mpp_json_put(w->arena, o, "role", json_string(c->role));
+        mpp_json_put(w->arena, o, "bytes", json_integer(c->bytes));
+        mpp_json_put(w->arena, o, "count", json_integer(c->count));
+        mpp_json_put(w->arena, o, "cost_ps", json_integer(c->cost_ps));
+        mpp_json_put(w->arena, o, "reason", json_string(c->reason));
         records_add(&r, o, layer >= 0 ? layer : c->index);
     }
     records_write(&r, w->f, "collectives", true, ",");
@@ -382,17 +266,17 @@ static void write_collectives(const struct writer *w)
 
 static void write_line(const struct writer *w, const char *key, const json_t *value, const char *end)
 {
-    fprintf(w->f, "%s: %s%s\n", key, text_of(w->arena, value, JSON_REAL_PRECISION(12)), end);
+    fprintf(w->f, "%s: %s%s\n", key, mpp_json_text(w->arena, value, JSON_REAL_PRECISION(12)), end);
 }
 
 static void write_text(const struct writer *w, const char *key, const char *value, const char *end)
 {
-    fprintf(w->f, " \"%s\": %s%s\n", key, text_of(w->arena, own(w->arena, json_string(value ? value : "")), 0), end);
+    fprintf(w->f, " \"%s\": %s%s\n", key, mpp_json_text(w->arena, mpp_json_own(w->arena, json_string(value ? value : "")), 0), end);
 }
 
 static json_t *memory_json(struct mpp_arena *arena, const struct mpp_memory *m)
 {
-    return own(arena, json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "parameters", (json_int_t)m->parameters, "gradients",
+    return mpp_json_own(arena, json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "parameters", (json_int_t)m->parameters, "gradients",
                                 (json_int_t)m->gradients, "optimizer", (json_int_t)m->optimizer, "activations",
                                 (json_int_t)m->activations, "inputs", (json_int_t)m->inputs, "workspace",
                                 (json_int_t)m->workspace, "arena_bytes", (json_int_t)m->arena_bytes, "live_bound_bytes",
@@ -402,20 +286,20 @@ static json_t *memory_json(struct mpp_arena *arena, const struct mpp_memory *m)
 static json_t *solver_json(struct mpp_arena *arena, const struct mpp_solver_info *s)
 {
     static const char *const status[] = {"optimal", "feasible", "infeasible", "no answer"};
-    json_t *o = own(arena, json_pack("{s:s,s:I,s:I,s:f,s:I}", "status", status[s->status], "objective_ps",
+    json_t *o = mpp_json_own(arena, json_pack("{s:s,s:I,s:I,s:f,s:I}", "status", status[s->status], "objective_ps",
                                      (json_int_t)s->objective, "bound_ps", (json_int_t)s->bound, "gap", s->gap, "work",
                                      (json_int_t)s->work));
-    put(arena, o, "nodes", json_integer(s->nodes_full));
-    put(arena, o, "values", json_integer(s->values_full));
-    put(arena, o, "choices", json_integer(s->choices_full));
-    put(arena, o, "nodes_reduced", json_integer(s->nodes_reduced));
-    put(arena, o, "values_reduced", json_integer(s->values_reduced));
-    put(arena, o, "choices_reduced", json_integer(s->choices_reduced));
-    put(arena, o, "glpk", json_string(s->glpk_status ? s->glpk_status : ""));
-    put(arena, o, "glpk_rows", json_integer(s->glpk_rows));
-    put(arena, o, "glpk_cols", json_integer(s->glpk_cols));
-    put(arena, o, "peak_bytes", json_integer(s->peak_bytes));
-    put(arena, o, "peak_time", json_integer(s->peak_time));
+    mpp_json_put(arena, o, "nodes", json_integer(s->nodes_full));
+    mpp_json_put(arena, o, "values", json_integer(s->values_full));
+    mpp_json_put(arena, o, "choices", json_integer(s->choices_full));
+    mpp_json_put(arena, o, "nodes_reduced", json_integer(s->nodes_reduced));
+    mpp_json_put(arena, o, "values_reduced", json_integer(s->values_reduced));
+    mpp_json_put(arena, o, "choices_reduced", json_integer(s->choices_reduced));
+    mpp_json_put(arena, o, "glpk", json_string(s->glpk_status ? s->glpk_status : ""));
+    mpp_json_put(arena, o, "glpk_rows", json_integer(s->glpk_rows));
+    mpp_json_put(arena, o, "glpk_cols", json_integer(s->glpk_cols));
+    mpp_json_put(arena, o, "peak_bytes", json_integer(s->peak_bytes));
+    mpp_json_put(arena, o, "peak_time", json_integer(s->peak_time));
     return o;
 }
 
@@ -423,11 +307,11 @@ static void write_stage(const struct writer *w)
 {
     const struct mpp_stage *s = w->stage;
     const struct mpp_prediction *p = &s->predicted;
-    json_t *mesh = own(w->arena, json_array()), *unsplit = own(w->arena, json_array());
+    json_t *mesh = mpp_json_own(w->arena, json_array()), *unsplit = mpp_json_own(w->arena, json_array());
     for (int a = 0; a < s->mesh.n_axes; a++)
-        append(w->arena, mesh, json_pack("{s:s,s:i}", "axis", s->mesh.name[a], "size", s->mesh.size[a]));
-    for (int i = 0; i < w->plan->n_unsplit; i++)
-        append(w->arena, unsplit, json_string(w->g->ops[w->g->groups[w->plan->unsplit[i]].ops[0]].name));
+        mpp_json_append(w->arena, mesh, json_pack("{s:s,s:i}", "axis", s->mesh.name[a], "size", s->mesh.size[a]));
+    for (int i = 0; i < w->stage->n_unsplit; i++)
+        mpp_json_append(w->arena, unsplit, json_string(w->g->ops[w->g->groups[w->stage->unsplit[i]].ops[0]].name));
     fprintf(w->f, "  {\"first_device\": %d, \"devices\": %d,\n", s->first_device, s->n_devices);
     write_line(w, "   \"mesh\"", mesh, ",");
     write_ops(w);
@@ -437,7 +321,7 @@ static void write_stage(const struct writer *w)
     write_line(w, "   \"unsplit\"", unsplit, ",");
     write_line(w, "   \"memory\"", memory_json(w->arena, &s->memory), ",");
     write_line(w, "   \"predicted\"",
-               own(w->arena, json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "step_s", p->step_s, "compute_s", p->compute_s,
+               mpp_json_own(w->arena, json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "step_s", p->step_s, "compute_s", p->compute_s,
                                        "activation_comm_s", p->activation_comm_s, "gradient_comm_s", p->gradient_comm_s,
                                        "parameter_comm_s", p->parameter_comm_s, "update_s", p->update_s)), "}");
 }
@@ -456,7 +340,7 @@ static void write_all(const struct writer *w)
     fprintf(f, " \"batch\": %lld,\n \"micro_batches\": %lld,\n", (long long)p->batch, (long long)p->micro_batches);
     write_text(w, "pins", p->pins, ",");
     fprintf(f, " \"objective_ps\": %lld,\n \"bound_ps\": %lld,\n", (long long)p->objective_ps, (long long)p->bound_ps);
-    write_line(w, " \"gap\"", own(w->arena, json_real(p->gap)), ",");
+    write_line(w, " \"gap\"", mpp_json_own(w->arena, json_real(p->gap)), ",");
     write_line(w, " \"solver\"", solver_json(w->arena, &p->solver), ",");
     fprintf(f, " \"stages\": [\n");
     write_stage(w);

@@ -113,12 +113,54 @@ static int64_t internal_ps(const struct mpp_graph *g, const struct mpp_reshard_e
     return sum;
 }
 
+bool mpp_price_is_receive(const struct mpp_graph *g, const struct mpp_group *group)
+{
+    return g->ops[group->ops[0]].kind == MPP_OP_RECV;
+}
+
+int64_t mpp_price_receive_bytes(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group)
+{
+    int64_t n = 1;
+    for (int a = 0; a < env->mesh->n_axes; a++)
+        n *= env->mesh->size[a];
+    return (mpp_tensor_bytes(&g->tensors[group->out[0]]) + n - 1) / n;
+}
+
+/* Each of the N devices gets its Nth part from its peer of the neighbouring stage, all at once; what the split leaves
+ * whole is then gathered (scatter-gather of Narayanan et al., SC21, section 4.1). */
+static double receive_s(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
+                        struct mpp_split split)
+{
+    const struct mpp_cluster *c = env->cluster;
+    int n = 1;
+    unsigned whole = 0;
+    for (int a = 0; a < env->mesh->n_axes; a++) {
+        n *= env->mesh->size[a];
+        if (split.axis[a] < 0 && env->mesh->size[a] > 1)
+            whole |= 1u << a;
+    }
+    bool forward = group->phase != MPP_PHASE_BACKWARD;
+    int to = forward ? env->first : env->first + n - 1, from = forward ? to - 1 : to + 1;
+    double s = 0;
+    if (from >= 0 && from < c->n_devices)
+        s = mpp_cost_send_s(c, from, to, n < c->devices_per_node ? n : c->devices_per_node,
+                            (double)mpp_price_receive_bytes(g, env, group));
+    if (whole)
+        s += mpp_cost_collective_s(c, &env->groups[whole], MPP_COLLECTIVE_ALL_GATHER, operand_bytes(g, env, group, split, group->n_in));
+    return env->receives * s;
+}
+
 int64_t mpp_price_group_in(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
                            struct mpp_split split, int64_t *out_internal_ps)
 {
     const struct mpp_op_info *info = mpp_op_info(g->ops[group->ops[0]].kind);
     double s;
-    if (group->n_out > 0 && g->tensors[group->out[0]].role == MPP_ROLE_ACCUM)
+    *out_internal_ps = 0;
+    if (mpp_price_is_receive(g, group))
+        return mpp_cost_ps(receive_s(g, env, group, split));
+    if (group->n_out == 0)        /* a Send: the receiver pays */
+        return 0;
+    if (g->tensors[group->out[0]].role == MPP_ROLE_ACCUM)
         s = accumulate_s(g, env, group, split);
     else if (group->n_ops == 1 && info->cls == MPP_CLASS_CONTRACTION)
         s = contraction_s(g, env, group, split);

@@ -401,7 +401,7 @@ static bool add_tensor_node(struct mpp_build *b, mpp_id t)
 /* ---- the whole ---- */
 
 static struct mpp_build *build_new(struct mpp_arena *arena, const struct mpp_cluster *cluster,
-                                   const struct mpp_pin_rules *pins)
+                                   const struct mpp_pin_rules *pins, struct mpp_stage_site site)
 {
     const struct mpp_graph *g = pins->graph;
     struct mpp_build *b = mpp_arena_array(arena, 1, struct mpp_build);
@@ -411,7 +411,8 @@ static struct mpp_build *build_new(struct mpp_arena *arena, const struct mpp_clu
     b->p = mpp_arena_array(arena, 1, struct mpp_stage_problem);
     b->p->graph = g;
     b->last_time = g->n_groups > 0 ? g->n_groups - 1 : 0;
-    mpp_reshard_env_init(cluster, &pins->c.mesh, 0, &b->p->env);
+    mpp_reshard_env_init(cluster, &pins->c.mesh, site.first_device, &b->p->env);
+    b->p->env.receives = site.receives;
     struct mpp_memo **memos[] = {&b->shapes, &b->groups, &b->ties, &b->rests, &b->values};
     for (size_t i = 0; i < sizeof memos / sizeof memos[0]; i++)
         *memos[i] = mpp_memo_new(arena);
@@ -425,10 +426,10 @@ static struct mpp_build *build_new(struct mpp_arena *arena, const struct mpp_clu
 }
 
 bool mpp_stage_problem_build(struct mpp_arena *arena, const struct mpp_cluster *cluster,
-                             const struct mpp_pin_rules *pins, int64_t capacity_bytes, struct mpp_stage_problem **out,
-                             const char **out_reason)
+                             const struct mpp_pin_rules *pins, struct mpp_stage_site site, int64_t capacity_bytes,
+                             struct mpp_stage_problem **out, const char **out_reason)
 {
-    struct mpp_build *b = build_new(arena, cluster, pins);
+    struct mpp_build *b = build_new(arena, cluster, pins, site);
     bool ok = classify_groups(b);
     ok = ok && add_group_nodes(b);
     for (mpp_id t = 0; ok && t < b->g->n_tensors; t++)

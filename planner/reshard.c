@@ -37,6 +37,7 @@ void mpp_reshard_env_init(const struct mpp_cluster *cluster, const struct mpp_me
     out->cluster = cluster;
     out->mesh = mesh;
     out->first = first;
+    out->receives = 1;
     for (unsigned mask = 1; mask < 1u << mesh->n_axes; mask++)
         mpp_groups_init(cluster, mesh, first, mask, &out->groups[mask]);
 }

@@ -170,7 +170,7 @@ static void try_quick(struct search *s, struct trial *t, int64_t micro_batches)
     t->done = true;
     t->bound = INT64_MAX;
     if (!mpp_pins_resolve(t->arena, s->g, &t->c, &s->opt->pins, &rules, &reason)
-        || !mpp_stage_problem_build(t->arena, s->cluster, rules, s->capacity, &t->p, &reason)) {
+        || !mpp_stage_problem_build(t->arena, s->cluster, rules, MPP_STAGE_ALONE, s->capacity, &t->p, &reason)) {
         if (!s->out->reason)
             s->out->reason = mpp_arena_strdup(s->arena, reason);
         return;
@@ -284,7 +284,7 @@ static void look_at_least(struct search *s)
         s->out->least_bytes = s->least.bytes;
     mpp_graph_set_batch(s->g, s->g->global_batch / s->least.micro_batches);
     if (mpp_pins_resolve(t.arena, s->g, &t.c, &s->opt->pins, &rules, &reason)
-        && mpp_stage_problem_build(t.arena, s->cluster, rules, INT64_MAX, &t.p, &reason)) {
+        && mpp_stage_problem_build(t.arena, s->cluster, rules, MPP_STAGE_ALONE, INT64_MAX, &t.p, &reason)) {
         t.choice = mpp_arena_array(t.arena, t.p->solver.n_nodes, int32_t);
         if (solve(s, &t, s->least.bytes + s->least.bytes / 20, mpp_solver_defaults()) == MPP_OK)
             mpp_stage_bytes_at(t.p, t.choice, t.info.peak_time, &s->out->at_least);
@@ -386,7 +386,7 @@ static enum mpp_status dump_ilp(struct mpp_diag *diag, struct mpp_graph *graph, 
     enum mpp_status st = MPP_INVALID;
     int64_t capacity = options->capacity_bytes > 0 ? options->capacity_bytes : mpp_device_usable_bytes(&cluster->device);
     if (mpp_pins_resolve(t.arena, graph, &t.c, &options->pins, &rules, &reason)
-        && mpp_stage_problem_build(t.arena, cluster, rules, capacity, &t.p, &reason)) {
+        && mpp_stage_problem_build(t.arena, cluster, rules, MPP_STAGE_ALONE, capacity, &t.p, &reason)) {
         t.choice = mpp_arena_array(t.arena, t.p->solver.n_nodes, int32_t);
         mpp_stage_name_choices(t.arena, t.p);
         struct mpp_solver_settings set = mpp_solver_defaults();
@@ -412,7 +412,7 @@ enum mpp_status mpp_plan_search(struct mpp_arena *arena, struct mpp_diag *diag, 
         return MPP_INVALID;
     }
     enum mpp_status st = mpp_search_run(arena, graph, cluster, options, &r);
-    if (st == MPP_INFEASIBLE)
+    if (st == MPP_INFEASIBLE && !options->quiet)
         mpp_suggest(diag, graph, cluster, options, &r);
     else if (st == MPP_INVALID)
         mpp_diag_error(diag, (struct mpp_loc){0}, "no plan does what --fix asks: %s", r.reason ? r.reason : "it contradicts itself");

@@ -1,7 +1,7 @@
 /* stage.h - one stage's integer program: strategies of its groups, choices of its tensors, and their prices.
  *
  *     struct mpp_stage_problem *p;
- *     if (!mpp_stage_problem_build(arena, cluster, rules, capacity, &p, &reason)) ...
+ *     if (!mpp_stage_problem_build(arena, cluster, rules, MPP_STAGE_ALONE, capacity, &p, &reason)) ...
  *     ... mpp_solver_setup(&p->solver, ...) ... mpp_solver_solve(..., choice, &info) ...
  *     mpp_stage_decide(p, choice, &stage);
  *
@@ -40,6 +40,9 @@ void mpp_key_text(struct mpp_key *key, const char *s);
 /* As mpp_price_group, with what mpp_reshard_env_init prepared. */
 int64_t mpp_price_group_in(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
                            struct mpp_split split, int64_t *out_internal_ps);
+/* Does GROUP receive from another stage? And the bytes that each device then gets at a time. */
+bool mpp_price_is_receive(const struct mpp_graph *g, const struct mpp_group *group);
+int64_t mpp_price_receive_bytes(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group);
 /* The axes that split ~ factors of GROUP. */
 unsigned mpp_price_internal_mask(const struct mpp_group *group, struct mpp_split split);
 
@@ -106,11 +109,17 @@ struct mpp_stage_problem {
     const mpp_id *value_tensor;   /* [solver.n_values] */
 };
 
+/* Where a stage runs: the first device of its mesh, and how often per micro-batch it receives (struct mpp_reshard_env). */
+struct mpp_stage_site {
+    int first_device, receives;
+};
+#define MPP_STAGE_ALONE ((struct mpp_stage_site){0, 1})
+
 /* *OUT lives in ARENA and refers to the rules' graph at its present batch and to their mesh. False with *OUT_REASON
  * when PINS leave a group or tensor without any choice. */
 bool mpp_stage_problem_build(struct mpp_arena *arena, const struct mpp_cluster *cluster,
-                             const struct mpp_pin_rules *pins, int64_t capacity_bytes, struct mpp_stage_problem **out,
-                             const char **out_reason);
+                             const struct mpp_pin_rules *pins, struct mpp_stage_site site, int64_t capacity_bytes,
+                             struct mpp_stage_problem **out, const char **out_reason);
 
 /* CHOICE as splits and resting shardings; the arrays of OUT are the caller's. */
 void mpp_stage_decide(const struct mpp_stage_problem *p, const int32_t *choice, struct mpp_stage *out);

@@ -409,7 +409,7 @@ static void random_choices(struct setup *s, const struct mpp_mesh *mesh, const c
     must(mpp_pins_parse(s->arena, s->diag, fix, &pins), fix);
     mpp_graph_set_batch(s->g, s->g->global_batch / micro_batches);
     check(mpp_pins_resolve(s->arena, s->g, &c, &pins, &rules, &reason), "pins: %s", reason);
-    if (!mpp_stage_problem_build(s->arena, s->cluster, rules, INT64_MAX, &p, &reason)) {
+    if (!mpp_stage_problem_build(s->arena, s->cluster, rules, MPP_STAGE_ALONE, INT64_MAX, &p, &reason)) {
         check(false, "no problem: %s", reason);
         return;
     }
@@ -494,7 +494,7 @@ static void test_forms(void)
         check(reductions(&s, MPP_PHASE_FORWARD, layer, 4096) == 2 && reductions(&s, MPP_PHASE_BACKWARD, layer, 4096) == 2,
               "wide, layer %d: %d and %d reductions", layer, reductions(&s, MPP_PHASE_FORWARD, layer, 4096),
               reductions(&s, MPP_PHASE_BACKWARD, layer, 4096));
-    check(s.plan->n_unsplit == 0, "wide: %d contractions are not split", s.plan->n_unsplit);
+    check(s.plan->stages[0].n_unsplit == 0, "wide: %d contractions are not split", s.plan->stages[0].n_unsplit);
     setup_free(&s);
     s = setup_new("models/gpt.xml", NULL, "layers=2 hidden=32 heads=2 vocab=64 seq=16 positions=16 batch=512", "host", 4);
     must(setup_plan(&s, "", 0), "narrow");

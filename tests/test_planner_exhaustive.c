@@ -132,7 +132,7 @@ static int64_t exhaustive(const struct setup *s, const struct mpp_pins *pins, in
         struct mpp_stage_problem *p;
         const char *reason;
         if (!mpp_pins_resolve(arena, s->g, &c[i], pins, &rules, &reason)
-            || !mpp_stage_problem_build(arena, s->cluster, rules, capacity, &p, &reason))
+            || !mpp_stage_problem_build(arena, s->cluster, rules, MPP_STAGE_ALONE, capacity, &p, &reason))
             continue;
         bool agree;
         int64_t least = exhaustive_least(p, s->cluster, &c[i].mesh, capacity, limit, &agree);

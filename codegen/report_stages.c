@@ -1,0 +1,190 @@
+/* report_stages.c - of the report: the table of stages, where those in a row that are alike are one line, and what else
+ * was close. */
+#include <string.h>
+
+#include "codegen/report_internal.h"
+
+enum { MAX_OTHERS = 8 };
+
+struct report mpp_report_at(const struct report *r, int stage)
+{
+    struct report at = *r;
+    at.stage = &r->plan->stages[stage];
+    at.g = at.stage->graph;
+    at.mesh = &at.stage->mesh;
+    return at;
+}
+
+int mpp_report_slowest(const struct mpp_plan *plan)
+{
+    int slowest = 0;
+    for (int i = 1; i < plan->n_stages; i++)
+        if (plan->stages[i].predicted.step_s > plan->stages[slowest].predicted.step_s)
+            slowest = i;
+    return slowest;
+}
+
+/* "data 2 x model 4" */
+static const char *mesh_text(const struct report *r, const struct mpp_mesh *m)
+{
+    struct mpp_text s = {.arena = r->arena};
+    for (int a = 0; a < m->n_axes; a++)
+        if (m->size[a] > 1)
+            mpp_text_add(&s, "%s%s %d", s.n ? " x " : "", m->name[a], m->size[a]);
+    return s.n ? mpp_text_string(&s) : "1";
+}
+
+/* How the stage's axes are used, one after the other. */
+static const char *use_text(const struct report *r)
+{
+    struct mpp_text s = {.arena = r->arena};
+    for (int a = 0; a < r->mesh->n_axes; a++)
+        if (r->mesh->size[a] > 1)
+            mpp_text_add(&s, "%s%s: %s", s.n ? "; " : "", r->mesh->name[a], mpp_report_axis(r, a));
+    return s.n ? mpp_text_string(&s) : "whole on one device";
+}
+
+static int n_layers(const struct mpp_stage *s)
+{
+    return s->last_layer - s->first_layer + 1;
+}
+
+/* Do they differ by their place alone? */
+static bool alike(const struct report *r, int i, int k)
+{
+    const struct mpp_stage *a = &r->plan->stages[i], *b = &r->plan->stages[k];
+    struct report at_a = mpp_report_at(r, i), at_b = mpp_report_at(r, k);
+    return n_layers(a) == n_layers(b) && a->n_devices == b->n_devices && a->recompute == b->recompute
+           && a->time.forward_ps == b->time.forward_ps && a->time.backward_ps == b->time.backward_ps
+           && a->time.once_ps == b->time.once_ps && strcmp(mesh_text(r, &a->mesh), mesh_text(r, &b->mesh)) == 0
+           && strcmp(use_text(&at_a), use_text(&at_b)) == 0;
+}
+
+static const char *layer_name(const struct report *r, int layer)
+{
+    const struct mpp_layering *l = r->plan->layering;
+    return l && layer < l->n_layers ? l->name[layer] : mpp_arena_printf(r->arena, "%d", layer);
+}
+
+/* "h.6 .. h.11"; of several stages also "(6 each)". */
+static const char *layers_text(const struct report *r, int first, int last)
+{
+    const struct mpp_stage *a = &r->plan->stages[first], *b = &r->plan->stages[last];
+    if (a->first_layer == b->last_layer)
+        return layer_name(r, a->first_layer);
+    const char *span = mpp_arena_printf(r->arena, "%s .. %s", layer_name(r, a->first_layer), layer_name(r, b->last_layer));
+    return first == last ? span : mpp_arena_printf(r->arena, "%s, %d each", span, n_layers(a));
+}
+
+static const char *range_text(const struct report *r, int64_t first, int64_t last)
+{
+    return first == last ? mpp_arena_printf(r->arena, "%lld", (long long)first)
+                         : mpp_arena_printf(r->arena, "%lld-%lld", (long long)first, (long long)last);
+}
+
+static const char *time_text(const struct report *r, int64_t ps)
+{
+    return mpp_report_seconds(r->arena, (double)ps * 1e-12);
+}
+
+enum { COLUMNS = 10 };
+
+static void fill_row(const struct report *r, int first, int last, const char **cell)
+{
+    const struct mpp_stage *s = &r->plan->stages[first], *end = &r->plan->stages[last];
+    int64_t most = 0, least = s->in_flight, bytes = 0;
+    for (int i = first; i <= last; i++) {
+        const struct mpp_stage *x = &r->plan->stages[i];
+        most = x->in_flight > most ? x->in_flight : most;
+        least = x->in_flight < least ? x->in_flight : least;
+        bytes = x->memory.arena_bytes > bytes ? x->memory.arena_bytes : bytes;
+    }
+    cell[0] = range_text(r, first, last);
+    cell[1] = layers_text(r, first, last);
+    cell[2] = range_text(r, s->first_device, end->first_device + end->n_devices - 1);
+    cell[3] = mesh_text(r, &s->mesh);
+    cell[4] = mpp_plan_recompute_word(s->recompute);
+    cell[5] = time_text(r, s->time.forward_ps);
+    cell[6] = time_text(r, s->time.backward_ps);
+    cell[7] = time_text(r, s->time.once_ps);
+    cell[8] = mpp_report_bytes(r, bytes);
+    cell[9] = least == most ? range_text(r, most, most) : mpp_arena_printf(r->arena, "%lld-%lld", (long long)most, (long long)least);
+}
+
+static void print_table(const struct report *r, const char *(*row)[COLUMNS], int n)
+{
+    static const char *const title[COLUMNS] = {"stage", "layers", "devices", "mesh", "recompute", "forward", "backward", "once",
+                                               "memory", "in flight"};
+    int width[COLUMNS];
+    for (int c = 0; c < COLUMNS; c++) {
+        width[c] = (int)strlen(title[c]);
+        for (int i = 0; i < n; i++)
+            width[c] = (int)strlen(row[i][c]) > width[c] ? (int)strlen(row[i][c]) : width[c];
+    }
+    for (int i = -1; i < n; i++) {
+        fputc(' ', r->out);
+        for (int c = 0; c < COLUMNS; c++) {
+            const char *text = i < 0 ? title[c] : row[i][c];
+            bool right = c >= 5;
+            if (c == COLUMNS - 1 && !right)
+                fprintf(r->out, " %s", text);
+            else
+                fprintf(r->out, " %*s", (c ? 1 : 0) + (right ? width[c] : -width[c] - (c ? 1 : 0)), text);
+        }
+        fputc('\n', r->out);
+    }
+}
+
+/* How each group of stages is split; once where all are alike in that. */
+static void print_uses(const struct report *r, const int *first, int n)
+{
+    const char *before = "";
+    bool same = true;
+    for (int i = 0; i < n; i++) {
+        struct report at = mpp_report_at(r, first[i]);
+        same = same && (i == 0 || strcmp(before, use_text(&at)) == 0);
+        before = i == 0 ? use_text(&at) : before;
+    }
+    fputc('\n', r->out);
+    for (int i = 0; i < (same ? 1 : n); i++) {
+        struct report at = mpp_report_at(r, first[i]);
+        int last = (i + 1 < n ? first[i + 1] : r->plan->n_stages) - 1;
+        const char *who = same ? "all stages" : mpp_arena_printf(r->arena, "stage%s %s", last > first[i] ? "s" : "",
+                                                                 range_text(r, first[i], last));
+        mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "%s: %s", who, use_text(&at)), true);
+    }
+}
+
+void mpp_report_stages(const struct report *r)
+{
+    const struct mpp_plan *p = r->plan;
+    int *first = mpp_arena_array(r->arena, p->n_stages, int), n = 0;
+    for (int i = 0; i < p->n_stages; i++)
+        if (i == 0 || !alike(r, first[n - 1], i))
+            first[n++] = i;
+    int64_t micro = p->batch / p->micro_batches;
+    fprintf(r->out, "\n  %d stages, %s", p->n_stages, p->schedule);
+    if (p->pipeline.chunks > 1)
+        fprintf(r->out, " with %d parts each", p->pipeline.chunks);
+    fprintf(r->out, ", %s micro-batch%s of %s sample%s; times of one micro-batch, and once per step\n",
+            mpp_report_thousands(r->arena, p->micro_batches), p->micro_batches == 1 ? "" : "es",
+            mpp_report_thousands(r->arena, micro), micro == 1 ? "" : "s");
+    const char *(*row)[COLUMNS] = mpp_arena_alloc(r->arena, sizeof *row * (size_t)n);
+    for (int i = 0; i < n; i++)
+        fill_row(r, first[i], (i + 1 < n ? first[i + 1] : p->n_stages) - 1, row[i]);
+    print_table(r, row, n);
+    print_uses(r, first, n);
+}
+
+void mpp_report_others(const struct report *r)
+{
+    const struct mpp_plan *p = r->plan;
+    if (p->n_others > 0 && p->objective_ps > 0)
+        fprintf(r->out, "\n  what else was close\n");
+    for (int i = 0; i < p->n_others && i < MAX_OTHERS && p->objective_ps > 0; i++) {
+        const struct mpp_runner_up *o = &p->others[i];
+        double more = 100.0 * (double)(o->time_ps - p->objective_ps) / (double)p->objective_ps;
+        fprintf(r->out, "  %6s %%  ", mpp_arena_printf(r->arena, "%+.1f", more));
+        mpp_report_paragraph(r, 12, mpp_arena_printf(r->arena, "%s%s%s", o->what, o->why ? ": " : "", o->why ? o->why : ""), false);
+    }
+}
