@@ -43,6 +43,11 @@ struct mpp_layering {
 enum mpp_status mpp_layering_make(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
                                   int max_layers, struct mpp_layering **out) MPP_CHECKED;
 
+/* LAYERING with neighbours joined: layer k of the N that are left begins with layer FIRST[k]; FIRST ascends from 0. In
+ * ARENA; refers to LAYERING. */
+struct mpp_layering *mpp_layering_join(struct mpp_arena *arena, const struct mpp_graph *graph,
+                                       const struct mpp_layering *layering, int n, const int *first);
+
 /* The training step of layers FIRST..LAST as a graph of its own, grouped by the pass "fuse" and verified, at GRAPH's
  * present batch and with its names. A value of an earlier layer that the span reads is made by a Recv op (forward
  * phase), a gradient that comes from a later layer by a Recv op of the backward phase; what others read goes to a
