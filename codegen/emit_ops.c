@@ -122,15 +122,14 @@ static void write_accumulate(struct mpp_emit *e, const struct mpp_instr *in)
 }
 static const struct emitter emit_accumulate = {write_accumulate, NULL, NULL};
 
-/* Plans of several stages are planned, priced and reported; no trainer is written for them (mpplan.c), so that no Recv,
- * no Send gets here. */
-static void write_transfer(struct mpp_emit *e, const struct mpp_instr *in)
+/* What is planned, priced and reported only: mpplan.c writes no trainer then, so that none of these gets here. */
+static void write_none(struct mpp_emit *e, const struct mpp_instr *in)
 {
     (void)e;
     (void)in;
-    assert(!"a trainer of several stages");
+    assert(!"an op that no trainer holds");
 }
-static const struct emitter emit_transfer = {write_transfer, NULL, NULL};
+static const struct emitter emit_none = {write_none, NULL, NULL};
 
 static const struct emitter emit_einsum = {mpp_emit_einsum, always, NULL};
 

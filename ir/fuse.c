@@ -242,7 +242,7 @@ enum mpp_status mpp_pass_fuse(struct mpp_pass_ctx *ctx, struct mpp_graph *g)
     struct mpp_arena *scratch = mpp_arena_scratch(ctx->arena);
     struct fuse f = {.g = g, .arena = scratch};
     prepare(&f);
-    for (mpp_id o = 0; o < g->n_ops; o++) {
+    for (mpp_id o = 0; o < g->n_ops && !g->unfused; o++) {
         if (g->ops[o].phase != MPP_PHASE_UPDATE && mpp_fuse_can(&g->ops[o]))
             join(&f, o);
     }

@@ -44,6 +44,17 @@ enum mpp_status mpp_grad_softmax(struct mpp_grad_in *in)
     return mpp_gradient_end(&gr, mpp_gradient_op2(&gr, MPP_OP_SOFTMAX_GRAD, y, in->dout[0], mpp_attrs_none()));
 }
 
+/* What is hidden passes no gradient: the same op with 0 for it. */
+enum mpp_status mpp_grad_masked_scores(struct mpp_grad_in *in)
+{
+    struct mpp_attrs own = mpp_attrs_of(in);
+    struct mpp_attrs attrs = MPP_ATTRS(in->g->arena, mpp_attr_bool("causal", mpp_attrs_int(&own, "causal", 0)),
+                                       mpp_attr_float("scale", mpp_attrs_float(&own, "scale", 1)), mpp_attr_float("fill", 0));
+    mpp_id operands[] = {in->dout[0], mpp_gradient_x(in, 1)};
+    static const char *const label[] = {"x"};
+    return backward(in, MPP_OP_MASKED_SCORES, 2, operands, attrs, 1, label);
+}
+
 enum mpp_status mpp_grad_cross_entropy(struct mpp_grad_in *in)
 {
     mpp_id operands[] = {mpp_gradient_x(in, 0), mpp_gradient_x(in, 1), mpp_gradient_y(in, 1), mpp_gradient_x(in, 2),

@@ -112,6 +112,7 @@ struct mpp_graph {
     mpp_id grad_norm;             /* scalar in the update; -1 */
     int64_t tokens_per_sample;    /* elements per sample of the first input; 1 where it holds no tokens (f32) */
     bool whole_batch;             /* the loss is no sum over samples: a step must be one micro-batch (ir/additive.c) */
+    bool unfused;                 /* every op is a kernel of its own: "fuse" joins none (mpp_pass_unfuse) */
     struct mpp_names *tensor_names, *op_names; /* taken: of all tensors; of the ops up to the forward phase */
 };
 

@@ -4,11 +4,11 @@
 
 enum mpp_status mpp_passes_run(struct mpp_pass_ctx *ctx, struct mpp_graph *g)
 {
-    static const struct {
+    const struct {
         const char *name;
         enum mpp_status (*run)(struct mpp_pass_ctx *, struct mpp_graph *);
     } passes[] = {
-        {"build", NULL},
+        {"build", ctx->unfused ? mpp_pass_unfuse : NULL},
         {"autodiff", mpp_pass_autodiff},
         {"optimizer", mpp_pass_optimizer},
         {"fuse", mpp_pass_fuse},

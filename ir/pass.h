@@ -20,10 +20,13 @@ struct mpp_pass_ctx {
     struct mpp_diag *diag;
     const char *dump_after;       /* pass to print after; NULL: none. An unknown name is reported with a hint */
     FILE *dump_to;
+    bool unfused;                 /* the kernels of systems without fusion: attention in parts, one group per op */
 };
 
 enum mpp_status mpp_passes_run(struct mpp_pass_ctx *ctx, struct mpp_graph *g) MPP_CHECKED;
 
+/* Part of "build" where CTX->unfused: replaces every Attention by its products, mask, softmax and dropout, and marks G. */
+enum mpp_status mpp_pass_unfuse(struct mpp_pass_ctx *ctx, struct mpp_graph *g) MPP_CHECKED;
 enum mpp_status mpp_pass_autodiff(struct mpp_pass_ctx *ctx, struct mpp_graph *g) MPP_CHECKED;
 enum mpp_status mpp_pass_optimizer(struct mpp_pass_ctx *ctx, struct mpp_graph *g) MPP_CHECKED;
 enum mpp_status mpp_pass_fuse(struct mpp_pass_ctx *ctx, struct mpp_graph *g) MPP_CHECKED;

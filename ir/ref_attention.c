@@ -64,6 +64,21 @@ static void scores(const struct attention *a, int64_t b, int64_t s, int64_t n)
     }
 }
 
+void mpp_ref_masked_scores(const struct mpp_ref_in *in)
+{
+    const struct mpp_ref_tensor *x = &in->in[0], *mask = &in->in[1];
+    const struct mpp_attrs *attrs = &in->op->attrs;
+    double scale = mpp_attrs_float(attrs, "scale", 1), fill = mpp_attrs_float(attrs, "fill", 0);
+    bool causal = mpp_attrs_int(attrs, "causal", 0) != 0;
+    int64_t idx[MPP_GRAPH_MAX_DIMS] = {0};
+    for (int64_t i = 0; i < mpp_ref_count(x); i++, mpp_ref_next(x, idx)) {
+        bool hidden = causal && idx[3] + x->offset[3] > idx[2] + x->offset[2];
+        if (mask->data)
+            hidden = hidden || mask->data[idx[0] * x->dims[3] + idx[3]] == 0;
+        in->out[0].data[i] = hidden ? fill : scale * x->data[i];
+    }
+}
+
 void mpp_ref_attention(const struct mpp_ref_in *in)
 {
     struct attention a = attention_of(in);

@@ -413,6 +413,7 @@ static enum mpp_status make_graph(struct span *s, struct mpp_arena *arena)
     out->batch = g->batch;
     out->tokens_per_sample = g->tokens_per_sample;
     out->whole_batch = g->whole_batch;
+    out->unfused = g->unfused;
     out->cap_ops = (size_t)s->list.n;
     out->ops = mpp_arena_array(arena, s->list.n, struct mpp_gop);
     copy_tensors(s);

@@ -40,11 +40,13 @@ struct model {
     struct mpp_layering *layers;
 };
 
-/* models/FILE with a preset (NULL: none) and space-separated definitions, up to the pass "optimizer", in layers. */
-static bool open_model(struct model *m, const char *file, const char *preset, const char *defines, int max_layers)
+/* models/FILE with a preset and space-separated definitions, up to the pass "optimizer", in layers. */
+static bool open_kernels(struct model *m, const char *file, const char *preset, const char *defines, int max_layers,
+                         bool unfused)
 {
     *m = (struct model){.arena = mpp_arena_new(), .diag = mpp_diag_new(stderr)};
-    m->title = mpp_arena_printf(m->arena, "%s %s %s, at most %d layers", file, preset ? preset : "", defines, max_layers);
+    m->title = mpp_arena_printf(m->arena, "%s %s %s%s, at most %d layers", file, preset, defines, unfused ? ", unfused" : "",
+                                max_layers);
     const char *define[40];
     struct mpp_model_options options = {.preset = preset, .defines = define};
     char *words = mpp_arena_strdup(m->arena, defines);
@@ -55,10 +57,16 @@ static bool open_model(struct model *m, const char *file, const char *preset, co
     const char *path = mpp_arena_printf(m->arena, "%s/models/%s", root, file);
     bool ok = mpp_model_read(m->arena, m->diag, path, &options, &model) == MPP_OK &&
               mpp_graph_build(m->arena, m->diag, model, &m->g) == MPP_OK &&
+              (!unfused || mpp_pass_unfuse(&ctx, m->g) == MPP_OK) &&
               mpp_pass_autodiff(&ctx, m->g) == MPP_OK && mpp_pass_optimizer(&ctx, m->g) == MPP_OK &&
               mpp_layering_make(m->arena, m->diag, m->g, max_layers, &m->layers) == MPP_OK;
     check(ok, "%s does not build", m->title);
     return ok;
+}
+
+static bool open_model(struct model *m, const char *file, const char *preset, const char *defines, int max_layers)
+{
+    return open_kernels(m, file, preset, defines, max_layers, false);
 }
 
 static void close_model(struct model *m)
@@ -217,10 +225,10 @@ static void check_chain(const struct model *m, struct mpp_interp *whole, const i
     mpp_arena_free(arena);
 }
 
-static void check_values(const char *file, const char *defines, int max_layers, int64_t parts)
+static void check_values(const char *file, const char *defines, int max_layers, int64_t parts, bool unfused)
 {
     struct model m;
-    if (open_model(&m, file, "tiny", defines, max_layers)) {
+    if (open_kernels(&m, file, "tiny", defines, max_layers, unfused)) {
         int64_t batch = m.g->global_batch / parts;
         struct mpp_interp *whole = mpp_interp_new(m.g, batch);
         fill(m.g, whole);
@@ -398,11 +406,11 @@ static bool backward_reads(const struct mpp_graph *g, mpp_id t)
 }
 
 /* What the backward phase of a GPT reads of its second block's forward phase under RECOMPUTE, in order. */
-static void check_kept(const char *defines, enum mpp_recompute recompute, const char *expected)
+static void check_kept(const char *defines, bool unfused, enum mpp_recompute recompute, const char *expected)
 {
     struct model m;
     struct mpp_graph *span;
-    if (open_model(&m, "gpt.xml", "tiny", defines, 0)
+    if (open_kernels(&m, "gpt.xml", "tiny", defines, 0, unfused)
         && mpp_span_extract(m.arena, m.diag, m.g, m.layers, 0, m.layers->n_layers - 1, recompute, &span) == MPP_OK) {
         const char *kept = "";
         for (mpp_id t = 0; t < span->n_tensors; t++) {
@@ -414,6 +422,51 @@ static void check_kept(const char *defines, enum mpp_recompute recompute, const 
         check(strcmp(kept, expected) == 0, "%s, %s: kept are%s", m.title, mpp_recompute_name(recompute), kept);
     }
     close_model(&m);
+}
+
+/* ---- kernels that are not fused ---------------------------------------------------------------------- */
+
+/* Attention in parts computes what the kernel computes: loss and gradients agree but for rounding. Every op is a group,
+ * and none is an Attention. MASKED: some keys are hidden, and there is no kernel to emit for that. */
+static void check_unfused(const char *file, const char *defines, bool masked)
+{
+    struct model fused, parts;
+    bool ok = open_model(&fused, file, "tiny", defines, 0);
+    ok = open_kernels(&parts, file, "tiny", defines, 0, true) && ok;
+    if (ok) {
+        struct model *m[] = {&fused, &parts};
+        struct mpp_interp *it[2];
+        for (int i = 0; i < 2; i++) {
+            it[i] = mpp_interp_new(m[i]->g, m[i]->g->global_batch);
+            fill(m[i]->g, it[i]);
+            mpp_interp_seed(it[i], 42, 3);
+            mpp_interp_gradients(it[i]);
+        }
+        for (mpp_id t = 0; t < fused.g->n_tensors; t++) {
+            if (fused.g->tensors[t].role != MPP_ROLE_ACCUM)
+                continue;
+            mpp_id u = find(parts.g, fused.g->tensors[t].name);
+            double worst = 0, size = 0;
+            for (int64_t k = 0; k < mpp_interp_count(it[0], t) && u >= 0; k++) {
+                worst = fmax(worst, fabs(mpp_interp_data(it[0], t)[k] - mpp_interp_data(it[1], u)[k]));
+                size = fmax(size, fabs(mpp_interp_data(it[0], t)[k]));
+            }
+            check(u >= 0 && worst <= 1e-12 * (1e-3 + size), "%s: %s differs by %.3g of %.3g", parts.title,
+                  fused.g->tensors[t].name, worst, size);
+        }
+        struct mpp_pass_ctx ctx = {.arena = parts.arena, .diag = parts.diag};
+        check(mpp_pass_fuse(&ctx, parts.g) == MPP_OK && parts.g->n_groups == parts.g->n_ops, "%s: %d groups of %d ops",
+              parts.title, parts.g->n_groups, parts.g->n_ops);
+        for (mpp_id o = 0; o < parts.g->n_ops; o++)
+            check(parts.g->ops[o].kind != MPP_OP_ATTENTION && parts.g->ops[o].kind != MPP_OP_ATTENTION_GRAD,
+                  "%s: %s is a fused kernel", parts.title, parts.g->ops[o].name);
+        check(mpp_op_first_unemitted(fused.g) < 0 && (mpp_op_first_unemitted(parts.g) >= 0) == masked, "%s: what can be emitted",
+              parts.title);
+        mpp_interp_free(it[0]);
+        mpp_interp_free(it[1]);
+    }
+    close_model(&fused);
+    close_model(&parts);
 }
 
 int main(int argc, char **argv)
@@ -435,16 +488,22 @@ int main(int argc, char **argv)
     check_shapes("gpt.xml", small_gpt, 3);
     check_shapes("bert.xml", small_bert, 0);
     check_shapes("mlp.xml", "layers=4", 0);
-    check_kept(small_gpt, MPP_RECOMPUTE_FULL, " res2");
-    check_kept(small_gpt, MPP_RECOMPUTE_SELECTIVE, " ln_1 ln_1.mean ln_1.rstd attn.q attn.k attn.v res1 ln_2 ln_2.mean "
+    check_kept(small_gpt, false, MPP_RECOMPUTE_FULL, " res2");
+    check_kept(small_gpt, false, MPP_RECOMPUTE_SELECTIVE, " ln_1 ln_1.mean ln_1.rstd attn.q attn.k attn.v res1 ln_2 ln_2.mean "
                "ln_2.rstd mlp.c_fc mlp.gelu res2");
-    check_kept(small_gpt, MPP_RECOMPUTE_NONE, " ln_1 ln_1.mean ln_1.rstd attn.q attn.k attn.v attn.attention "
+    check_kept(small_gpt, false, MPP_RECOMPUTE_NONE, " ln_1 ln_1.mean ln_1.rstd attn.q attn.k attn.v attn.attention "
                "attn.attention.lse res1 ln_2 ln_2.mean ln_2.rstd mlp.c_fc mlp.gelu res2");
-    check_values("gpt.xml", small_gpt, 0, 1);
-    check_values("gpt.xml", small_gpt, 3, 2);
-    check_values("bert.xml", small_bert, 0, 2);
-    check_values("mlp.xml", "layers=3", 0, 1);
-    check_values("mlp.xml", "layers=1", 0, 2);
+    check_kept(small_gpt, true, MPP_RECOMPUTE_SELECTIVE, " ln_1 ln_1.mean ln_1.rstd attn.q attn.k attn.v attn.attention "
+               "res1 ln_2 ln_2.mean ln_2.rstd mlp.c_fc mlp.gelu res2");
+    check_unfused("gpt.xml", small_gpt, true);
+    check_unfused("bert.xml", small_bert, true);
+    check_unfused("bert.xml", "heads=1 pdrop=0", false);
+    check_values("gpt.xml", small_gpt, 0, 1, true);
+    check_values("gpt.xml", small_gpt, 0, 1, false);
+    check_values("gpt.xml", small_gpt, 3, 2, false);
+    check_values("bert.xml", small_bert, 0, 2, false);
+    check_values("mlp.xml", "layers=3", 0, 1, false);
+    check_values("mlp.xml", "layers=1", 0, 2, false);
     printf("%d passed, %d failed\n", passed, failed);
     return failed > 0;
 }
