@@ -25,7 +25,7 @@ enum mpp_status mpp_passes_run(struct mpp_pass_ctx *ctx, struct mpp_graph *g)
                        ctx->dump_after, mpp_diag_hint(ctx->diag, ctx->dump_after, names, N_PASSES));
         return MPP_INVALID;
     }
-    for (int i = 0; i < N_PASSES; i++) {
+    for (int i = 0; i < N_PASSES && !(ctx->before_fuse && passes[i].run == mpp_pass_fuse); i++) {
         if (passes[i].run)
             MPP_TRY(passes[i].run(ctx, g));
         MPP_TRY(mpp_graph_verify(g, ctx->diag, passes[i].name));

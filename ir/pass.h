@@ -11,6 +11,7 @@
 #ifndef MPP_PASS_H
 #define MPP_PASS_H
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "ir/graph.h"
@@ -20,6 +21,7 @@ struct mpp_pass_ctx {
     struct mpp_diag *diag;
     const char *dump_after;       /* pass to print after; NULL: none. An unknown name is reported with a hint */
     FILE *dump_to;
+    bool before_fuse;             /* leave "fuse" to what cuts the step into stages (span.h) */
     bool unfused;                 /* the kernels of systems without fusion: attention in parts, one group per op */
 };
 
