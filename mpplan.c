@@ -347,7 +347,8 @@ static enum mpp_status read_input(struct job *job, struct mpp_graph **out_g, str
     MPP_TRY(mpp_model_read(job->arena, job->diag, o->model, &o->model_options, &model));
     job->phase = "building the training step";
     MPP_TRY(mpp_graph_build(job->arena, job->diag, model, out_g));
-    struct mpp_pass_ctx ctx = {.arena = job->arena, .diag = job->diag, .dump_after = o->dump_after, .dump_to = stdout};
+    struct mpp_pass_ctx ctx = {.arena = job->arena, .diag = job->diag, .dump_after = o->dump_after, .dump_to = stdout,
+                               .unfused = o->unfused};
     MPP_TRY(mpp_passes_run(&ctx, *out_g));
     if (o->dump_after)
         return MPP_OK;

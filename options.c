@@ -27,6 +27,8 @@ const char mpp_options_usage[] =
     "                         vocab_parallel=true|false,micro_batch=N,micro_batches=N,\n"
     "                         shard:GLOB=dimension/axis (docs/plan.md); may be given more than once\n"
     "  --from-plan FILE       take the decisions from a plan.json instead of searching\n"
+    "  --kernels KIND         fused (default): as the trainer runs; unfused: every op a kernel, attention's scores in memory,\n"
+    "                         as systems of 2020 to 2022 ran; for predictions\n"
     "  --time-limit S         search for at most S seconds; the best plan so far is then the plan\n"
     "output\n"
     "  -o DIR                 write the plan directory (without it, only the report is printed)\n"
@@ -56,6 +58,7 @@ static const struct option {
     {"--batch", COUNT, offsetof(struct mpp_options, model_options.batch)},
     {"--fix", PINS, 0},
     {"--from-plan", TEXT, offsetof(struct mpp_options, from_plan)},
+    {"--kernels", TEXT, offsetof(struct mpp_options, kernels)},
     {"--dump-ilp", TEXT, offsetof(struct mpp_options, dump_ilp)},
     {"--dump-after", TEXT, offsetof(struct mpp_options, dump_after)},
     {"--stats", TEXT, offsetof(struct mpp_options, stats)},
@@ -122,6 +125,17 @@ static const struct option *find_option(struct mpp_diag *diag, const char *name)
     return NULL;
 }
 
+static void check_kernels(struct mpp_diag *diag, struct mpp_options *o)
+{
+    static const char *const kinds[] = {"fused", "unfused"};
+    if (!o->kernels || !strcmp(o->kernels, kinds[0]))
+        return;
+    o->unfused = !strcmp(o->kernels, kinds[1]);
+    if (!o->unfused)
+        mpp_diag_error(diag, nowhere, "--kernels \"%s\": fused or unfused%s", o->kernels,
+                       mpp_diag_hint(diag, o->kernels, kinds, 2));
+}
+
 /* What excludes each other, and what needs something else. */
 static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
 {
@@ -138,6 +152,8 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
         mpp_diag_error(diag, nowhere, "--min-gpus and --gpus exclude each other: one looks for what the other says");
     if (o->predict && o->out)
         mpp_diag_error(diag, nowhere, "--predict and -o exclude each other: a prediction writes no files");
+    if (o->unfused && o->out)
+        mpp_diag_error(diag, nowhere, "--kernels unfused and -o exclude each other: it is for predictions, a trainer runs fused kernels");
     if (o->json && !o->predict)
         mpp_diag_error(diag, nowhere, "--json goes with --predict");
     if (!o->model && !o->iopddl && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
@@ -175,6 +191,7 @@ enum mpp_status mpp_options_parse(struct mpp_arena *arena, struct mpp_diag *diag
         else
             take_option(arena, diag, o, option, value || option->kind == FLAG ? value : argv[++i]);
     }
+    check_kernels(diag, o);
     check_together(diag, o);
     return mpp_diag_errors(diag) ? MPP_INVALID : MPP_OK;
 }

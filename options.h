@@ -17,12 +17,13 @@
 #define MPP_OPTIONS_MAX_DEFINES 256
 
 struct mpp_options {
-    const char *model, *cluster, *out, *from_plan, *dump_ilp, *dump_after, *stats, *iopddl;
+    const char *model, *cluster, *out, *from_plan, *dump_ilp, *dump_after, *stats, *iopddl, *kernels;
     int64_t gpus;
     double time_limit_s;
     struct mpp_model_options model_options;
     const char *defines[MPP_OPTIONS_MAX_DEFINES];
     struct mpp_pins pins;
+    bool unfused;                 /* --kernels unfused */
     bool pinned, predict, json, min_gpus, schema, help, version;
 };
 

@@ -51,15 +51,6 @@ const struct mpp_op_info *mpp_op_info(int kind)
     return &table[kind];
 }
 
-mpp_id mpp_op_first_unemitted(const struct mpp_graph *g)
-{
-    for (mpp_id o = 0; o < g->n_ops; o++) {
-        if (strcmp(mpp_op_info(g->ops[o].kind)->emit, "none") == 0)
-            return o;
-    }
-    return -1;
-}
-
 int mpp_op_find(const char *name)
 {
     for (int kind = 0; kind < MPP_OP_COUNT; kind++) {

@@ -82,8 +82,6 @@ struct mpp_op_info {
 };
 
 const struct mpp_op_info *mpp_op_info(int kind);
-/* The first op of G that no trainer can hold; -1: all can be emitted. */
-mpp_id mpp_op_first_unemitted(const struct mpp_graph *g);
 int mpp_op_find(const char *name); /* -1: no such op */
 
 /* FLOPs of the op at the present batch over its whole (unsplit) iteration space. */

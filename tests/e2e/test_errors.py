@@ -124,6 +124,8 @@ def test_options():
     bad("--batch 0", [*tiny, "--batch", "0"], "--batch")
     bad("unknown cluster", [*tiny, "--cluster", "dgx-a1000"], "dgx-a1000", "dgx-a100")
     bad("cluster file that is missing", [*tiny, "--cluster", "./none.xml"], "none.xml", status=MISSING)
+    bad("--kernels of an unknown kind", [*tiny, "--kernels", "unfusd"], "unfusd", "did you mean.*unfused", out=False)
+    bad("--kernels unfused with -o", [*tiny, "--kernels", "unfused"], "--kernels unfused and -o exclude each other")
     bad("--dump-after of an unknown pass", [*tiny, "--dump-after", "fusion"], "fusion", "fuse")
 
 
