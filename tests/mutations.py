@@ -57,7 +57,7 @@ m("verify-order", "ir/verify.c",
 # ---- costmodel ----
 
 m("ring-share", "costmodel/collective.c",
-  "(n - 1) / n * bytes / slowest);", "bytes / slowest);",
+  "(n - 1) / n * bytes / slowest(g, p, rate));", "bytes / slowest(g, p, rate));",
   "a ring moves the whole buffer instead of (n-1)/n of it", "costmodel")
 m("ring-steps", "costmodel/collective.c",
   "passes * ((n - nodes) * p->step_s", "passes * (n * p->step_s",
@@ -69,8 +69,23 @@ m("shared-nics", "costmodel/collective.c",
   "c->nics * c->nic_bytes_per_s / use->crossing);", "c->nics * c->nic_bytes_per_s);",
   "groups that cross nodes at the same time don't share the NICs", "costmodel")
 m("gemm-traffic", "costmodel/kernel.c",
-  "b * (dm * dk + dk * dn + dm * dn) * elem_size", "b * (dm * dk + dk * dn) * elem_size",
+  "b * (dm * dk + dk * dn + dm * dn) * sizes[precision]", "b * (dm * dk + dk * dn) * sizes[precision]",
   "the output of a product costs no memory traffic", "costmodel")
+m("whole-waves", "costmodel/kernel.c",
+  "if (whole < waves)\n            whole += 1;", "",
+  "a last wave that is not full costs nothing", "costmodel")
+m("one-tile", "costmodel/kernel.c",
+  "if (i == 0 || s < best)", "if (i == 0)",
+  "small products are cut into the largest tiles", "costmodel")
+m("sum-aligned", "costmodel/kernel.c",
+  "(k > 1 ? k : 0)", "(k > 1 ? m : 0)",
+  "the alignment of a product's summed dimension does not count", "costmodel")
+m("tree-depth", "costmodel/collective.c",
+  "log2_up(g->nodes) * p->network_step_s +", "(g->nodes - 1) * p->network_step_s +",
+  "a tree over nodes takes as many steps as a ring", "costmodel")
+m("sharp-traffic", "costmodel/collective.c",
+  "between *= 2;", "",
+  "a tree between nodes carries what a reducing network would", "costmodel")
 m("repeated-ring", "costmodel/rings.c",
   "pack(s, c, taken + 1 + both, both);", "pack(s, c + 1, taken + 1 + both, both);",
   "a ring may not be built twice over double links", "costmodel")

@@ -80,6 +80,42 @@ static void test_measured(struct mpp_arena *arena)
     }
 }
 
+/* Steps and traffic, by hand: nodes of 4 whose links carry 10 GB/s, one NIC of 2 GB/s each. */
+static void test_steps(struct mpp_arena *arena)
+{
+    static const char text[] =
+        "<cluster name='c' device='T4-16GB' devices_per_node='4'><pcie bytes_per_s='1e10' total_bytes_per_s='1e11'/>"
+        "<network nics='1' bytes_per_s='2e9' latency_s='1'/>"
+        "<protocol name='ring' base_s='1e-3' step_s='1e-5' network_step_s='1e-4' efficiency='0.5' network_efficiency='0.8'/>"
+        "<protocol name='tree' algorithm='tree' base_s='1e-3' step_s='1e-5' network_step_s='1e-4'/>"
+        "<protocol name='swap' algorithm='exchange' base_s='2e-3' step_s='1e-5' network_step_s='1e-4'/></cluster>";
+    static const struct { int n; double ring_s, gather_s, tree_s, swap_s; } want[] = {  /* of a buffer of 1e8 bytes */
+        {4, 1e-3 + 6e-5 + 1.5 * 1e8 / 5e9, 1e-3 + 3e-5 + 0.75 * 1e8 / 5e9, 1e-3 + 6e-5 + 2e8 / 1e10, 2e-3 + 3e-5 + 0.75 * 1e8 / 1e10},
+        {20, 1e-3 + 2 * (15e-5 + 4e-4) + 1.9 * 1e8 / 1.6e9, 1e-3 + 15e-5 + 4e-4 + 0.95 * 1e8 / 1.6e9,
+         1e-3 + 2 * (3e-5 + 3e-4) + 2e8 / 2e9, 2e-3 + 3e-5 + 4e-4 + 1e8 / 20 * 4 * 16 / 2e9}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        struct mpp_diag *diag = mpp_diag_new(stdout);
+        struct mpp_cluster *c = NULL;
+        struct mpp_groups g;
+        int n = want[i].n;
+        check(mpp_cluster_parse(arena, diag, "c.xml", text, sizeof text - 1, n, &c) == MPP_OK, "a cluster by hand");
+        mpp_groups_init(c, &(struct mpp_mesh){.n_axes = 1, .size = {n, 1, 1}}, 0, 1, &g);
+        double swap = mpp_cost_collective_s(c, &g, MPP_COLLECTIVE_ALL_TO_ALL, 1e8);
+        check(within(swap, want[i].swap_s, 1e-9), "%d devices, exchange: %g s, not %g", n, swap, want[i].swap_s);
+        double both = mpp_cost_collective_s(c, &g, MPP_COLLECTIVE_ALL_REDUCE, 1e8);
+        check(within(both, fmin(want[i].ring_s, want[i].tree_s), 1e-9), "%d devices, all-reduce: %g s", n, both);
+        c->n_protocols = 1;
+        double ring = mpp_cost_collective_s(c, &g, MPP_COLLECTIVE_ALL_REDUCE, 1e8);
+        double gather = mpp_cost_collective_s(c, &g, MPP_COLLECTIVE_ALL_GATHER, 1e8);
+        check(within(ring, want[i].ring_s, 1e-9), "%d devices, ring: %g s, not %g", n, ring, want[i].ring_s);
+        check(within(gather, want[i].gather_s, 1e-9), "%d devices, one pass: %g s, not %g", n, gather, want[i].gather_s);
+        c->protocols[0] = c->protocols[1];
+        double tree = mpp_cost_collective_s(c, &g, MPP_COLLECTIVE_ALL_REDUCE, 1e8);
+        check(within(tree, want[i].tree_s, 1e-9), "%d devices, tree: %g s, not %g", n, tree, want[i].tree_s);
+        mpp_diag_free(diag);
+    }
+}
+
 /* Which algorithm is cheapest where. */
 static void test_algorithms(struct mpp_arena *arena)
 {
@@ -585,6 +621,7 @@ int main(void)
     test_load(arena);
     test_rings(arena);
     test_measured(arena);
+    test_steps(arena);
     test_algorithms(arena);
     test_products(arena);
     test_nodes(arena);
