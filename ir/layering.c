@@ -276,3 +276,43 @@ enum mpp_status mpp_layering_make(struct mpp_arena *arena, struct mpp_diag *diag
     mpp_diag_error(diag, (struct mpp_loc){NULL, 0}, "the graph has no forward ops to make layers of");
     return MPP_INVALID;
 }
+
+const struct mpp_layering *mpp_layering_merge_ends(struct mpp_arena *arena, const struct mpp_graph *g,
+                                                   const struct mpp_layering *l)
+{
+    struct mpp_arena *scratch = mpp_arena_scratch(arena);
+    bool *repeated = mpp_arena_array(scratch, l->n_layers, bool);
+    for (mpp_id o = 0; o < g->n_ops; o++)
+        if (l->layer_of[o] >= 0 && g->ops[o].phase == MPP_PHASE_FORWARD && g->ops[o].repeat >= 0)
+            repeated[l->layer_of[o]] = true;
+    int first = 0, last = l->n_layers - 1;
+    while (first < last && !repeated[first])
+        first++;
+    while (last > first && !repeated[last])
+        last--;
+    if (first >= last || (first == 0 && last == l->n_layers - 1)) {
+        mpp_arena_free(scratch);
+        return l;
+    }
+    struct mpp_layering *m = mpp_arena_array(arena, 1, struct mpp_layering);
+    struct mpp_layering_index *index = mpp_arena_array(arena, 1, struct mpp_layering_index);
+    index->unit_of = l->index->unit_of;
+    m->index = index;
+    m->n_layers = last - first + 1;
+    m->layer_of = mpp_arena_array(arena, g->n_ops, int);
+    m->name = mpp_arena_array(arena, m->n_layers, const char *);
+    m->flops = mpp_arena_array(arena, m->n_layers, double);
+    for (mpp_id o = 0; o < g->n_ops; o++) {
+        int x = l->layer_of[o];
+        m->layer_of[o] = x < 0 ? -1 : x < first ? 0 : x > last ? last - first : x - first;
+    }
+    for (int x = 0; x < l->n_layers; x++) {
+        m->flops[x < first ? 0 : x > last ? last - first : x - first] += l->flops[x];
+        if (x >= first && x <= last)
+            m->name[x - first] = l->name[x];
+    }
+    mpp_layering_index(arena, scratch, g, m, index);
+    mpp_layering_classify(arena, scratch, g, m);
+    mpp_arena_free(scratch);
+    return m;
+}

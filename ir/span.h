@@ -43,6 +43,11 @@ struct mpp_layering {
 enum mpp_status mpp_layering_make(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
                                   int max_layers, struct mpp_layering **out) MPP_CHECKED;
 
+/* L with what stands before the first iteration of a repeat joined to it, and what comes after the last to that: so many
+ * layers as iterations, which interleaved schedules divide. L itself where nothing stands there. In ARENA. */
+const struct mpp_layering *mpp_layering_merge_ends(struct mpp_arena *arena, const struct mpp_graph *graph,
+                                                   const struct mpp_layering *layering);
+
 /* LAYERING with neighbours joined: layer k of the N that are left begins with layer FIRST[k]; FIRST ascends from 0. In
  * ARENA; refers to LAYERING. */
 struct mpp_layering *mpp_layering_join(struct mpp_arena *arena, const struct mpp_graph *graph,

@@ -21,7 +21,7 @@
 #include "planner/schedule.h"
 #include "planner/solver.h"
 
-#define MPP_PLAN_VERSION "1"
+#define MPP_PLAN_VERSION "2"
 
 /* A copy of a value into another sharding, made once and shared by all its consumers of a phase. */
 struct mpp_copy {

@@ -1,0 +1,416 @@
+#include "planner/fold.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* A choice that cannot be: more than any step takes, yet sums of it do not overflow. */
+static const int64_t IMPOSSIBLE_PS = INT64_C(1) << 54;
+
+struct folding {
+    struct mpp_arena *arena;
+    const struct mpp_stage_problem *p;
+    const struct mpp_fold_run *run;
+    int64_t in_flight;
+    int *tag;                     /* [nodes] 1 .. present: which interior layer; 0: none */
+    int *place;                   /* [nodes] its number within that layer */
+    int32_t *twin;                /* [nodes of the last interior layer, by place] in the layer before */
+    int32_t *to;                  /* [nodes] folded node */
+    int first_backward, last_forward, last_time;
+    struct mpp_fold *out;
+};
+
+/* ---- which node belongs to which layer ---- */
+
+static void layer_of_node(const struct mpp_stage_problem *p, int node, int *out_repeat, int *out_index)
+{
+    const struct mpp_stage_node *x = &p->node[node];
+    const struct mpp_graph *g = p->graph;
+    if (x->kind == MPP_NODE_GROUPS) {
+        const struct mpp_gop *op = &g->ops[g->groups[x->groups[0]].ops[0]];
+        *out_repeat = op->repeat;
+        *out_index = op->index;
+    } else {
+        *out_repeat = g->tensors[x->tensor].repeat;
+        *out_index = g->tensors[x->tensor].index;
+    }
+}
+
+/* Same costs, same shards: built from one class. */
+static bool alike(const struct mpp_solver_node *a, const struct mpp_solver_node *b)
+{
+    bool same = a->n_choices == b->n_choices && a->n_usages == b->n_usages && a->cost == b->cost;
+    for (int u = 0; same && u < a->n_usages; u++)
+        same = a->usages[u].bytes == b->usages[u].bytes;
+    return same;
+}
+
+static bool tag_nodes(struct folding *f)
+{
+    const struct mpp_solver_problem *s = &f->p->solver;
+    int present = f->run->present, *count = mpp_arena_array(f->arena, present + 1, int);
+    int32_t **node = mpp_arena_array(f->arena, present + 1, int32_t *);
+    for (int l = 1; l <= present; l++)
+        node[l] = mpp_arena_array(f->arena, s->n_nodes, int32_t);
+    for (int i = 0; i < s->n_nodes && present > 0; i++) {
+        int repeat, index;
+        layer_of_node(f->p, i, &repeat, &index);
+        int l = index - f->run->first + 1;
+        if (repeat != f->run->repeat || l < 1 || l > present)
+            continue;
+        f->tag[i] = l;
+        f->place[i] = count[l];
+        node[l][count[l]++] = i;
+    }
+    for (int l = 2; l <= present; l++) {
+        if (count[l] != count[1])
+            return false;
+        for (int k = 0; k < count[1]; k++)
+            if (!alike(&s->nodes[node[1][k]], &s->nodes[node[l][k]]))
+                return false;
+    }
+    f->twin = present > 0 ? node[present - 1] : NULL;
+    return true;
+}
+
+static void number_nodes(struct folding *f)
+{
+    int n = f->p->solver.n_nodes, m = 0, present = f->run->present;
+    int32_t *by_place = mpp_arena_array(f->arena, n, int32_t);
+    f->to = mpp_arena_array(f->arena, n, int32_t);
+    f->out->from = mpp_arena_array(f->arena, n, int32_t);
+    for (int i = 0; i < n; i++)
+        if (f->tag[i] == 0 || f->tag[i] == present) {
+            f->out->from[m] = i;
+            f->to[i] = m;
+            if (f->tag[i])
+                by_place[f->place[i]] = m;
+            m++;
+        }
+    for (int i = 0; i < n; i++)
+        if (f->tag[i] && f->tag[i] != present)
+            f->to[i] = by_place[f->place[i]];
+    f->out->solver.n_nodes = m;
+}
+
+/* ---- nodes ---- */
+
+static const int64_t *times(struct folding *f, const int64_t *x, int n, int64_t factor)
+{
+    if (factor == 1)
+        return x;
+    int64_t *y = mpp_arena_array(f->arena, n, int64_t);
+    for (int k = 0; k < n; k++)
+        y[k] = x[k] > IMPOSSIBLE_PS / factor ? IMPOSSIBLE_PS : x[k] * factor;
+    return y;
+}
+
+static bool is_once(const struct mpp_stage_problem *p, int node)
+{
+    const struct mpp_stage_node *x = &p->node[node];
+    return x->kind != MPP_NODE_GROUPS || p->graph->groups[x->groups[0]].phase == MPP_PHASE_UPDATE;
+}
+
+/* The bytes of node I of the problem: what lives all the step counts for every layer, what waits for backward for every
+ * layer and every micro-batch in flight; what comes and goes, once per layer that is there. */
+static struct mpp_solver_usage *usages_of(struct folding *f, int i, int *out_n)
+{
+    const struct mpp_solver_node *x = &f->p->solver.nodes[i];
+    bool interior = f->tag[i] > 0;
+    const struct mpp_solver_node *twin = interior ? &f->p->solver.nodes[f->twin[f->place[i]]] : NULL;
+    int64_t layers = interior ? f->run->layers : 1, k = f->in_flight;
+    struct mpp_solver_usage *out = mpp_arena_array(f->arena, 3 * x->n_usages, struct mpp_solver_usage);
+    int n = 0;
+    for (int u = 0; u < x->n_usages; u++) {
+        const struct mpp_solver_usage *use = &x->usages[u];
+        bool always = use->first == 0 && use->last == f->last_time;
+        bool saved = !always && use->first <= f->last_forward && use->last >= f->first_backward;
+        if (always) {
+            int64_t factor = f->p->node[i].kind == MPP_NODE_INPUT ? layers * k : layers;
+            out[n++] = (struct mpp_solver_usage){0, f->last_time, times(f, use->bytes, x->n_choices, factor)};
+            continue;
+        }
+        out[n++] = *use;
+        if (interior)
+            out[n++] = (struct mpp_solver_usage){
+                twin->usages[u].first, twin->usages[u].last,
+                times(f, use->bytes, x->n_choices, saved ? layers - 1 : 1)};
+        if (saved && k > 1)
+            out[n++] = (struct mpp_solver_usage){0, f->last_time, times(f, use->bytes, x->n_choices, (k - 1) * layers)};
+    }
+    *out_n = n;
+    return out;
+}
+
+static void make_nodes(struct folding *f)
+{
+    struct mpp_fold *out = f->out;
+    int m = out->solver.n_nodes;
+    struct mpp_solver_node *nodes = mpp_arena_array(f->arena, m, struct mpp_solver_node);
+    out->node_once = mpp_arena_array(f->arena, m, bool);
+    for (int j = 0; j < m; j++) {
+        int i = out->from[j];
+        nodes[j] = f->p->solver.nodes[i];
+        nodes[j].cost = times(f, nodes[j].cost, nodes[j].n_choices, f->tag[i] ? f->run->layers : 1);
+        nodes[j].usages = usages_of(f, i, &nodes[j].n_usages);
+        out->node_once[j] = is_once(f->p, i);
+    }
+    out->solver.nodes = nodes;
+}
+
+/* ---- values ---- */
+
+/* How many of the stage's values V stands for; 0: another one stands for it. */
+static int64_t weight_of(const struct folding *f, const struct mpp_solver_value *v, bool scalar)
+{
+    int p = f->tag[v->producer], present = f->run->present;
+    bool inside = true, across = false, latest = false;
+    if (p == 0)
+        return 1;
+    for (int c = 0; c < v->n_consumers; c++) {
+        int q = f->tag[v->consumers[c]];
+        inside = inside && q == p;
+        across = across || (q > 0 && q != p);
+        latest = latest || (q > 0 && q != p && (q == present || p == present));
+    }
+    if (inside || scalar)
+        return p == present ? f->run->layers : 0;
+    if (across)
+        return latest ? f->run->layers - 1 : 0;
+    return 1;
+}
+
+/* A node that hands a value on to the same node of the next layer: the copy is a cost of its choices. */
+static void fold_into_node(struct folding *f, const struct mpp_solver_value *v, int c, int64_t weight)
+{
+    struct mpp_solver_node *nodes = (struct mpp_solver_node *)f->out->solver.nodes;
+    struct mpp_solver_node *x = &nodes[f->to[v->producer]];
+    int64_t *cost = mpp_arena_memdup(f->arena, x->cost, sizeof *cost * (size_t)x->n_choices);
+    int64_t *bytes = mpp_arena_array(f->arena, x->n_choices, int64_t);
+    for (int k = 0; k < x->n_choices; k++) {
+        int from = v->out[k], to = v->in[c][k];
+        int64_t once = from == to ? 0 : v->convert[from * v->n_forms + to];
+        cost[k] = once > IMPOSSIBLE_PS / weight ? IMPOSSIBLE_PS : cost[k] + once * weight;
+        bytes[k] = from == to || !v->copy_bytes ? 0 : v->copy_bytes[to];
+    }
+    struct mpp_solver_usage *usages = mpp_arena_array(f->arena, x->n_usages + 1, struct mpp_solver_usage);
+    if (x->n_usages > 0)
+        memcpy(usages, x->usages, sizeof *usages * (size_t)x->n_usages);
+    usages[x->n_usages++] = (struct mpp_solver_usage){v->copy_first, v->copy_last, bytes};
+    x->usages = usages;
+    x->cost = cost;
+}
+
+/* V between folded nodes; false where nothing is left of it. */
+static bool map_value(struct folding *f, const struct mpp_solver_value *v, int64_t weight, struct mpp_solver_value *out)
+{
+    int n = v->n_consumers, m = 0;
+    int32_t *consumers = mpp_arena_array(f->arena, n, int32_t);
+    const int32_t **in = mpp_arena_array(f->arena, n, const int32_t *);
+    for (int c = 0; c < n; c++) {
+        int32_t to = f->to[v->consumers[c]];
+        bool known = false;
+        for (int d = 0; d < m; d++)
+            known = known || consumers[d] == to;
+        if (to == f->to[v->producer])
+            fold_into_node(f, v, c, weight);
+        else if (!known) {
+            consumers[m] = to;
+            in[m++] = v->in[c];
+        }
+    }
+    if (m == 0)
+        return false;
+    *out = *v;
+    out->producer = f->to[v->producer];
+    out->n_consumers = m;
+    out->consumers = consumers;
+    out->in = in;
+    if (weight > 1) {
+        size_t cells = (size_t)v->n_forms * (size_t)v->n_forms;
+        int64_t *convert = mpp_arena_array(f->arena, cells, int64_t);
+        for (size_t i = 0; i < cells; i++)
+            convert[i] = v->convert[i] > INT64_MAX / 4 / weight ? MPP_SOLVER_FORBIDDEN : v->convert[i] * weight;
+        out->convert = convert;
+    }
+    return true;
+}
+
+static void make_values(struct folding *f)
+{
+    const struct mpp_solver_problem *s = &f->p->solver;
+    struct mpp_fold *out = f->out;
+    struct mpp_solver_value *values = mpp_arena_array(f->arena, s->n_values, struct mpp_solver_value);
+    out->value_once = mpp_arena_array(f->arena, s->n_values, bool);
+    int n = 0;
+    for (int i = 0; i < s->n_values; i++) {
+        int64_t weight = weight_of(f, &s->values[i], f->p->graph->tensors[f->p->value_tensor[i]].n_dims == 0);
+        if (weight > 0 && map_value(f, &s->values[i], weight, &values[n])) {
+            out->value_once[n] = is_once(f->p, s->values[i].consumers[0]);
+            n++;
+        }
+    }
+    out->solver.n_values = n;
+    out->solver.values = values;
+}
+
+/* ---- the whole ---- */
+
+bool mpp_fold_make(struct mpp_arena *arena, const struct mpp_stage_problem *p, const struct mpp_fold_run *run,
+                   int64_t in_flight, struct mpp_fold *out)
+{
+    const struct mpp_graph *g = p->graph;
+    *out = (struct mpp_fold){.p = p};
+    struct folding f = {.arena = arena, .p = p, .run = run, .in_flight = in_flight, .out = out,
+                        .last_forward = -1, .first_backward = g->n_groups, .last_time = g->n_groups > 0 ? g->n_groups - 1 : 0};
+    for (int i = 0; i < g->n_groups; i++) {
+        if (g->groups[i].phase <= MPP_PHASE_FORWARD)
+            f.last_forward = i;
+        if (g->groups[i].phase == MPP_PHASE_BACKWARD && i < f.first_backward)
+            f.first_backward = i;
+    }
+    f.tag = mpp_arena_array(arena, p->solver.n_nodes, int);
+    f.place = mpp_arena_array(arena, p->solver.n_nodes, int);
+    if (!tag_nodes(&f))
+        return false;
+    number_nodes(&f);
+    make_nodes(&f);
+    make_values(&f);
+    out->solver.capacity_bytes = p->solver.capacity_bytes;
+    out->solver.arena = arena;
+    return true;
+}
+
+void mpp_fold_times(const struct mpp_fold *f, const int32_t *choice, int64_t micro_batches, int64_t *out_t_ps,
+                    int64_t *out_once_ps)
+{
+    int64_t all = 0, once = 0;
+    for (int i = 0; i < f->solver.n_nodes; i++) {
+        int64_t c = f->solver.nodes[i].cost[choice[i]];
+        all += c;
+        once += f->node_once[i] ? c : 0;
+    }
+    for (int i = 0; i < f->solver.n_values; i++) {
+        const struct mpp_solver_value *v = &f->solver.values[i];
+        int from = v->out[choice[v->producer]];
+        for (int c = 0; c < v->n_consumers; c++) {
+            int to = v->in[c][choice[v->consumers[c]]];
+            bool seen = to == from;
+            for (int d = 0; d < c && !seen; d++)
+                seen = v->in[d][choice[v->consumers[d]]] == to;
+            int64_t cost = seen ? 0 : v->convert[from * v->n_forms + to];
+            all += cost;
+            once += f->value_once[i] ? cost : 0;
+        }
+    }
+    *out_once_ps = once;
+    *out_t_ps = (all - once + micro_batches - 1) / micro_batches;
+}
+
+struct mpp_solver_problem mpp_fold_only(struct mpp_arena *arena, const struct mpp_fold *f, bool once)
+{
+    struct mpp_solver_problem s = f->solver;
+    struct mpp_solver_node *nodes = mpp_arena_memdup(arena, s.nodes, sizeof *nodes * (size_t)s.n_nodes);
+    struct mpp_solver_value *values = mpp_arena_memdup(arena, s.values, sizeof *values * ((size_t)s.n_values + 1));
+    for (int i = 0; i < s.n_nodes; i++)
+        if (f->node_once[i] != once)
+            nodes[i].cost = mpp_arena_array(arena, nodes[i].n_choices, int64_t);
+    for (int i = 0; i < s.n_values; i++)
+        if (f->value_once[i] != once) {
+            size_t cells = (size_t)values[i].n_forms * (size_t)values[i].n_forms;
+            int64_t *convert = mpp_arena_array(arena, cells, int64_t);
+            for (size_t c = 0; c < cells; c++)
+                convert[c] = values[i].convert[c] == MPP_SOLVER_FORBIDDEN ? MPP_SOLVER_FORBIDDEN : 0;
+            values[i].convert = convert;
+        }
+    s.nodes = nodes;
+    s.values = values;
+    return s;
+}
+
+/* ---- back to all layers ---- */
+
+/* The choice of node B of REAL that decides what choice C of node A of P does; -1: there is none. */
+static int32_t same_choice(const struct mpp_stage_node *x, int32_t choice, const struct mpp_stage_node *y)
+{
+    if (x->kind != y->kind || x->n_groups != y->n_groups)
+        return -1;
+    if (y->n_choices == 1)
+        return 0;                 /* a sum of the scalars of many layers has fewer choices */
+    for (int32_t c = 0; c < y->n_choices; c++) {
+        bool same = true;
+        for (int k = 0; x->kind == MPP_NODE_GROUPS && k < x->n_groups && same; k++)
+            same = !memcmp(&x->split[k][choice], &y->split[k][c], sizeof x->split[k][choice]);
+        if (x->kind != MPP_NODE_GROUPS)
+            same = mpp_sharding_equal(x->rest[choice], y->rest[c]) && mpp_sharding_equal(x->gather[choice], y->gather[c]);
+        if (same)
+            return c;
+    }
+    return -1;
+}
+
+/* The nodes of one layer (REPEAT, INDEX) of P in order; -1, -1: those of no repeat. */
+static int list_layer(const struct mpp_stage_problem *p, int repeat, int index, int32_t *out)
+{
+    int n = 0;
+    for (int i = 0; i < p->solver.n_nodes; i++) {
+        int r, k;
+        layer_of_node(p, i, &r, &k);
+        if (r == repeat && k == index)
+            out[n++] = i;
+    }
+    return n;
+}
+
+struct span_of_repeat {
+    int first, last;              /* iterations that P holds */
+};
+
+static struct span_of_repeat iterations(const struct mpp_stage_problem *p, int repeat)
+{
+    struct span_of_repeat s = {INT32_MAX, -1};
+    for (int i = 0; i < p->solver.n_nodes; i++) {
+        int r, k;
+        layer_of_node(p, i, &r, &k);
+        if (r == repeat) {
+            s.first = k < s.first ? k : s.first;
+            s.last = k > s.last ? k : s.last;
+        }
+    }
+    return s;
+}
+
+bool mpp_fold_expand(const struct mpp_fold *f, const struct mpp_fold_run *run, const int32_t *choice,
+                     const struct mpp_stage_problem *real, int32_t *out_choice)
+{
+    const struct mpp_stage_problem *p = f->p;
+    struct mpp_arena *scratch = mpp_arena_scratch(real->solver.arena);
+    int32_t *chosen = mpp_arena_array(scratch, p->solver.n_nodes, int32_t); /* by P's nodes */
+    int32_t *a = mpp_arena_array(scratch, p->solver.n_nodes, int32_t);
+    int32_t *b = mpp_arena_array(scratch, real->solver.n_nodes, int32_t);
+    bool *done = mpp_arena_array(scratch, real->solver.n_nodes, bool), ok = true;
+    for (int j = 0; j < f->solver.n_nodes; j++)
+        chosen[f->from[j]] = choice[j];
+    for (int i = 0; i < real->solver.n_nodes && ok; i++) {
+        int repeat, index, from;
+        if (done[i])
+            continue;
+        layer_of_node(real, i, &repeat, &index);
+        from = index;
+        if (repeat >= 0) {
+            struct span_of_repeat have = iterations(p, repeat), want = iterations(real, repeat);
+            from = have.first + (index - want.first);
+            int last_interior = run->first + run->present - 1;
+            if (run->present > 0 && repeat == run->repeat)
+                from = index == want.first ? have.first : index == want.last ? have.last : last_interior;
+        }
+        int n = list_layer(p, repeat, from, a), m = list_layer(real, repeat, index, b);
+        ok = n == m;
+        for (int k = 0; k < n && ok; k++) {
+            out_choice[b[k]] = same_choice(&p->node[a[k]], chosen[a[k]], &real->node[b[k]]);
+            done[b[k]] = true;
+            ok = out_choice[b[k]] >= 0;
+        }
+    }
+    mpp_arena_free(scratch);
+    return ok;
+}
