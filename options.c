@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/precision.h"
+
 enum { MAX_SECONDS = 1000000000 };
 
 const char mpp_options_usage[] =
@@ -17,6 +19,7 @@ const char mpp_options_usage[] =
     "  --preset NAME          a size named in the model file, e.g. gpt2-xl\n"
     "  -D NAME=VALUE          override a <dim> or <param> of the model\n"
     "  --batch N              global batch: samples per step (same as -D on the batch dimension)\n"
+    "  --precision P          compute in fp32, bf16 or fp16, weights and sums of gradients in fp32 (docs/training.md)\n"
     "cluster\n"
     "  --gpus N               devices to use: GPUs of --cluster (default: one node), or threads of this host (1)\n"
     "  --min-gpus             find the least number of devices that the model fits on, and plan for those\n"
@@ -38,12 +41,12 @@ const char mpp_options_usage[] =
     "  --help, --version\n"
     "looking inside\n"
     "  --dump-ilp DIR         write the integer programs as CPLEX LP files\n"
-    "  --dump-after PASS      print the graph after build, autodiff, optimizer or fuse, and stop\n"
+    "  --dump-after PASS      print the graph after build, autodiff, optimizer, precision or fuse, and stop\n"
     "  --print-schema         print the RELAX NG schema of model files, and stop\n"
     "  --solve-iopddl FILE    solve a problem of the intra-operator parallelism contest (docs/solver.md) instead,\n"
     "                         for at most --time-limit S seconds\n";
 
-enum option_kind { FLAG, TEXT, COUNT, SECONDS, PINS, DEFINE };
+enum option_kind { FLAG, TEXT, COUNT, SECONDS, PRECISION, PINS, DEFINE };
 
 static const struct option {
     const char *name;
@@ -56,6 +59,7 @@ static const struct option {
     {"--cluster", TEXT, offsetof(struct mpp_options, cluster)},
     {"--preset", TEXT, offsetof(struct mpp_options, model_options.preset)},
     {"--batch", COUNT, offsetof(struct mpp_options, model_options.batch)},
+    {"--precision", PRECISION, offsetof(struct mpp_options, model_options.precision)},
     {"--fix", PINS, 0},
     {"--from-plan", TEXT, offsetof(struct mpp_options, from_plan)},
     {"--kernels", TEXT, offsetof(struct mpp_options, kernels)},
@@ -81,6 +85,7 @@ static void take_option(struct mpp_arena *arena, struct mpp_diag *diag, struct m
                         const char *value)
 {
     void *field = (char *)o + option->at;
+    enum mpp_dtype dtype = MPP_F32;
     char *end;
     switch (option->kind) {
     case FLAG:
@@ -99,6 +104,11 @@ static void take_option(struct mpp_arena *arena, struct mpp_diag *diag, struct m
         *(double *)field = strtod(value, &end);
         if (end == value || *end || !(*(double *)field > 0 && *(double *)field <= MAX_SECONDS))
             mpp_diag_error(diag, nowhere, "%s \"%s\": give seconds, more than 0", option->name, value);
+        break;
+    case PRECISION:
+        if (!mpp_precision_read(value, &dtype))
+            mpp_diag_error(diag, nowhere, "%s \"%s\" is none of fp32, bf16, fp16", option->name, value);
+        *(const char **)field = mpp_dtype_name(dtype);
         break;
     case PINS:
         (void)!mpp_pins_parse(arena, diag, value, &o->pins);

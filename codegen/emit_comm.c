@@ -31,7 +31,8 @@ static const char *words_of(struct mpp_emit *e, const struct mpp_reshard_step *s
 static void emit_blocks(struct mpp_emit *e, const char *call, const struct mpp_instr *in, const struct mpp_buffer *larger)
 {
     const struct mpp_reshard_step *s = in->step;
-    mpp_emit_line(e, "%s(r, %s, %lld, %lld, %lld, %s, %s);", call, mpp_emit_mask(e, s->mask),
+    const char *type = s->kind == MPP_STEP_REDUCE_SCATTER ? mpp_emit_type_arg(larger->dtype) : "";
+    mpp_emit_line(e, "%s%s(r, %s, %s%lld, %lld, %lld, %s, %s);", call, mpp_emit_half(larger->dtype), mpp_emit_mask(e, s->mask), type,
                   (long long)mpp_emit_span(larger, 0, s->dim), (long long)larger->padded[s->dim],
                   (long long)mpp_emit_span(larger, s->dim + 1, larger->n_dims), mpp_emit_ptr(e, in->in[0]),
                   mpp_emit_ptr(e, in->out[0]));
@@ -44,9 +45,12 @@ static void emit_all_reduce(struct mpp_emit *e, const struct mpp_instr *in)
     long long count = (long long)mpp_emit_span(dst, 0, dst->n_dims);
     bool in_place = dst->alias == in->in[0].buffer || !strcmp(x, y);
     if (!in_place)
-        mpp_emit_line(e, "memcpy(%s, %s, %lld * sizeof(float));", y, x, count);
+        mpp_emit_line(e, "memcpy(%s, %s, %lld * sizeof(%s));", y, x, count, mpp_emit_type(dst->dtype));
     if (in->begins)
         mpp_emit_line(e, "mpp_all_reduce_begin(r, %s, %s, %lld);", mpp_emit_mask(e, in->step->mask), y, count);
+    else if (mpp_emit_is_half(dst->dtype))
+        mpp_emit_line(e, "mpp_all_reduce_half(r, %s, %s%s, %lld);", mpp_emit_mask(e, in->step->mask), mpp_emit_type_arg(dst->dtype),
+                      y, count);
     else
         mpp_emit_line(e, "mpp_all_reduce(r, %s, %s, %lld, MPP_REDUCE_SUM);", mpp_emit_mask(e, in->step->mask), y, count);
 }
@@ -72,7 +76,7 @@ static void emit_all_to_all(struct mpp_emit *e, const struct mpp_instr *in)
     struct mpp_text dims = {.arena = e->arena};
     for (int d = 0; d < src->n_dims; d++)
         mpp_text_add(&dims, "%s%lld", d ? ", " : "", (long long)src->padded[d]);
-    mpp_emit_line(e, "mpp_all_to_all(r, %s, %d, (const int64_t[]){%s}, %d, %lld, %d, %s, %s);",
+    mpp_emit_line(e, "mpp_all_to_all%s(r, %s, %d, (const int64_t[]){%s}, %d, %lld, %d, %s, %s);", mpp_emit_half(src->dtype),
                   mpp_emit_mask(e, in->step->mask), src->n_dims, dims.data, in->step->dim,
                   (long long)dst->padded[in->step->dim], in->step->to_dim, mpp_emit_ptr(e, in->in[0]),
                   mpp_emit_ptr(e, in->out[0]));
@@ -81,7 +85,7 @@ static void emit_all_to_all(struct mpp_emit *e, const struct mpp_instr *in)
 static void emit_to_partial(struct mpp_emit *e, const struct mpp_instr *in)
 {
     const struct mpp_buffer *dst = mpp_emit_buffer(e, in->out[0]);
-    mpp_emit_line(e, "mpp_to_partial(r, %s, %s, %s, %lld);", mpp_emit_mask(e, in->step->mask), mpp_emit_ptr(e, in->in[0]),
+    mpp_emit_line(e, "mpp_to_partial%s(r, %s, %s, %s, %lld);", mpp_emit_half(dst->dtype), mpp_emit_mask(e, in->step->mask), mpp_emit_ptr(e, in->in[0]),
                   mpp_emit_ptr(e, in->out[0]), (long long)mpp_emit_span(dst, 0, dst->n_dims));
 }
 

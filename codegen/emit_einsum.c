@@ -5,6 +5,8 @@
 
 enum { MAX_LETTERS = 3 * MPP_GRAPH_MAX_DIMS };
 
+#define GEMM_HALF_BYTES 528384 /* MPP_GEMM_HALF_WORKSPACE of the runtime */
+
 struct letters {
     int n, factor[MAX_LETTERS];
 };
@@ -107,22 +109,59 @@ static bool classify(struct product *p, int a, int b)
     return ob->n == p->n.n + p->k.n && merges(p, &p->m) && merges(p, &p->n) && merges(p, &p->k);
 }
 
-/* One GEMM, with operands A and B (0, 1) playing a and b's parts? Then emit it. */
-static bool emit_gemm(struct product *p, const struct mpp_instr *in, int a, int b)
+struct one_gemm {
+    bool trans_a, trans_b;
+};
+
+/* One GEMM, with operands A and B (0, 1) playing a and b's parts? */
+static bool is_gemm(struct product *p, int a, int b, struct one_gemm *out)
 {
     if (!classify(p, a, b) || !is_pair(&p->operand[2], &p->m, &p->n))
         return false;
-    bool plain_a = is_pair(&p->operand[a], &p->m, &p->k), trans_a = !plain_a && is_pair(&p->operand[a], &p->k, &p->m);
-    bool plain_b = is_pair(&p->operand[b], &p->k, &p->n), trans_b = !plain_b && is_pair(&p->operand[b], &p->n, &p->k);
-    if (!(plain_a || trans_a) || !(plain_b || trans_b))
+    bool plain_a = is_pair(&p->operand[a], &p->m, &p->k), plain_b = is_pair(&p->operand[b], &p->k, &p->n);
+    out->trans_a = !plain_a && is_pair(&p->operand[a], &p->k, &p->m);
+    out->trans_b = !plain_b && is_pair(&p->operand[b], &p->n, &p->k);
+    return (plain_a || out->trans_a) && (plain_b || out->trans_b);
+}
+
+/* "MPP_TYPE_BF16, MPP_TYPE_F32, ": what the operands are stored as, and the result; nothing where all is f32. */
+static const char *types(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    enum mpp_dtype a = mpp_emit_buffer(e, in->in[0])->dtype, c = mpp_emit_buffer(e, in->out[0])->dtype;
+    return mpp_emit_is_half(a) ? mpp_arena_printf(e->arena, "%s%s, ", mpp_emit_type_arg(a), mpp_emit_type_name(c)) : "";
+}
+
+static bool emit_gemm(struct product *p, const struct mpp_instr *in, int a, int b)
+{
+    struct one_gemm g;
+    if (!is_gemm(p, a, b, &g))
         return false;
     struct mpp_emit *e = p->e;
     int64_t m = stored(p, &p->m), n = stored(p, &p->n), k = stored(p, &p->k);
-    mpp_emit_line(e, "mpp_gemm(r, %s, %s, %s, %s, %s, %s, %lld, %s, %lld, %s, %s, %lld);", trans_a ? "true" : "false",
-                  trans_b ? "true" : "false", extent(p, &p->m), extent(p, &p->n), extent(p, &p->k),
-                  mpp_emit_ptr(e, in->in[a]), (long long)(trans_a ? m : k), mpp_emit_ptr(e, in->in[b]),
-                  (long long)(trans_b ? k : n), mpp_emit_beta(e, in->mode[0]), mpp_emit_ptr(e, in->out[0]), (long long)n);
+    mpp_emit_line(e, "mpp_gemm%s(r, %s%s, %s, %s, %s, %s, %s, %lld, %s, %lld, %s, %s, %lld);",
+                  mpp_emit_half(mpp_emit_buffer(e, in->in[0])->dtype), types(e, in), g.trans_a ? "true" : "false",
+                  g.trans_b ? "true" : "false", extent(p, &p->m), extent(p, &p->n), extent(p, &p->k),
+                  mpp_emit_ptr(e, in->in[a]), (long long)(g.trans_a ? m : k), mpp_emit_ptr(e, in->in[b]),
+                  (long long)(g.trans_b ? k : n), mpp_emit_beta(e, in->mode[0]), mpp_emit_ptr(e, in->out[0]), (long long)n);
     return true;
+}
+
+/* In 16 bits: the tiles of mpp_gemm_half, or all operands in f32. */
+int64_t mpp_emit_einsum_workspace(const struct mpp_graph *g, const struct mpp_mesh *mesh, const struct mpp_group *group,
+                                  struct mpp_split split)
+{
+    if (!mpp_emit_is_half(g->tensors[group->in[0]].dtype))
+        return 0;
+    struct mpp_emit e = {.g = g, .mesh = mesh};
+    struct product p = {.e = &e, .rule = group->rule, .split = split};
+    struct one_gemm one;
+    read_operands(&p);
+    if (is_gemm(&p, 0, 1, &one) || is_gemm(&p, 1, 0, &one))
+        return GEMM_HALF_BYTES;
+    int64_t count = 0;
+    for (int o = 0; o < 3; o++)
+        count += stored(&p, &p.operand[o]);
+    return 4 * count;
 }
 
 static const char *dims_list(struct product *p, const struct mpp_buffer *b)
@@ -149,7 +188,8 @@ static void emit_general(struct product *p, const struct mpp_instr *in, const ch
         mpp_text_add(&valid, "%s%s", seen[0] ? ", " : "", mpp_emit_valid(e, p->rule->factor[f].size, mask_of(p, f)));
         seen[strlen(seen)] = *c;
     }
-    mpp_emit_line(e, "mpp_einsum(r, \"%s\", %s, %s, %s, %s, %s, %s, %s, (const int64_t[]){%s});", equation,
+    mpp_emit_line(e, "mpp_einsum%s(r, %s\"%s\", %s, %s, %s, %s, %s, %s, %s, (const int64_t[]){%s});",
+                  mpp_emit_half(mpp_emit_buffer(e, in->in[0])->dtype), types(e, in), equation,
                   mpp_emit_ptr(e, in->in[0]), dims_list(p, mpp_emit_buffer(e, in->in[0])), mpp_emit_ptr(e, in->in[1]),
                   dims_list(p, mpp_emit_buffer(e, in->in[1])), mpp_emit_beta(e, in->mode[0]), mpp_emit_ptr(e, in->out[0]),
                   dims_list(p, mpp_emit_buffer(e, in->out[0])), mpp_text_string(&valid));

@@ -282,7 +282,7 @@ static const char *first_element(struct fused *f, const struct fused_tensor *t)
 
 static const char *type_of(const struct fused *f, mpp_id t)
 {
-    return f->e->g->tensors[t].dtype == MPP_I32 ? "int32_t" : "float";
+    return mpp_emit_type(f->e->g->tensors[t].dtype);
 }
 
 /* Does WORD stand in TEXT as a word of its own? */
@@ -423,10 +423,12 @@ static void emit_slices(struct fused *f)
     int axis = (int)mpp_attrs_int(&op->attrs, "axis", 0);
     axis += axis < 0 ? whole->n_dims : 0;
     int64_t rows = mpp_emit_span(whole, 0, axis), inner = mpp_emit_span(whole, axis + 1, whole->n_dims), from = 0;
-    const char *body = "    MPP_PARALLEL(r, rows * n)\n"
+    const int bytes = mpp_dtype_bytes(whole->dtype);
+    const char *body = mpp_arena_printf(e->arena, "    MPP_PARALLEL(r, rows * n)\n"
                        "    for (int64_t i = 0; i < rows; i++)\n"
-                       "        memcpy((char *)y + i * y_step * 4, (const char *)x + i * x_step * 4, (size_t)n * 4);\n";
-    const char *name = mpp_emit_kernel(e, "copy_rows", "const struct mpp_rank *r, int64_t rows, int64_t n, const void *x, "
+                       "        memcpy((char *)y + i * y_step * %d, (const char *)x + i * x_step * %d, (size_t)n * %d);\n",
+                       bytes, bytes, bytes);
+    const char *name = mpp_emit_kernel(e, bytes == 4 ? "copy_rows" : "copy_half_rows", "const struct mpp_rank *r, int64_t rows, int64_t n, const void *x, "
                                        "int64_t x_step, void *y, int64_t y_step", body, "N elements of each row");
     for (int k = 0; k < (splits ? op->n_out : op->n_in); k++) {
         mpp_id t = splits ? op->out[k] : op->in[k];

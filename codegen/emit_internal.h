@@ -68,6 +68,16 @@ const char *mpp_emit_bytes_text(struct mpp_arena *arena, int64_t bytes);    /* "
 const char *mpp_emit_identifier(struct mpp_arena *arena, const char *name); /* other characters become _ */
 const char *mpp_emit_quoted(struct mpp_arena *arena, const char *s);        /* a C string literal; NULL -> NULL */
 
+/* The C type of an element; an expression of that type as a float; a float as one. */
+const char *mpp_emit_type(enum mpp_dtype dtype);                            /* "float", "int32_t", "mpp_bf16" */
+const char *mpp_emit_load(struct mpp_arena *arena, enum mpp_dtype dtype, const char *x);
+const char *mpp_emit_store(struct mpp_arena *arena, enum mpp_dtype dtype, const char *x);
+bool mpp_emit_is_half(enum mpp_dtype dtype);
+/* What the runtime's functions for 16-bit floats add to name and arguments: "_half" and "MPP_TYPE_BF16, ", or nothing. */
+const char *mpp_emit_half(enum mpp_dtype dtype);
+const char *mpp_emit_type_arg(enum mpp_dtype dtype);
+const char *mpp_emit_type_name(enum mpp_dtype dtype);                       /* "MPP_TYPE_F32" */
+
 /* ---- emit_names.c: things of the program as C expressions ---- */
 void mpp_emit_line(struct mpp_emit *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void mpp_emit_note(struct mpp_emit *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -99,6 +109,8 @@ const char *mpp_emit_kernel(struct mpp_emit *e, const char *base, const char *pa
 /* ---- emitters ---- */
 void mpp_emit_instr(struct mpp_emit *e, const struct mpp_instr *in);        /* emit_ops.c */
 void mpp_emit_einsum(struct mpp_emit *e, const struct mpp_instr *in);       /* emit_einsum.c */
+int64_t mpp_emit_einsum_workspace(const struct mpp_graph *g, const struct mpp_mesh *mesh, const struct mpp_group *group,
+                                  struct mpp_split split);
 void mpp_emit_fused(struct mpp_emit *e, const struct mpp_instr *in);        /* emit_fused.c */
 void mpp_emit_step(struct mpp_emit *e, const struct mpp_instr *in);         /* emit_comm.c */
 void mpp_emit_stage(struct mpp_emit *e);                                    /* emit_stage.c */

@@ -123,7 +123,8 @@ static void write_maps(struct nest *n)
             continue;
         int u[MPP_MAX_FACTORS] = {0};
         do
-            mpp_fused_add(f, "%s[%s] = %s;", mpp_fused_out_name(f, o), mpp_fused_index(f, t, u), mpp_fused_result(f, t, u));
+            mpp_fused_add(f, "%s[%s] = %s;", mpp_fused_out_name(f, o), mpp_fused_index(f, t, u),
+                          mpp_emit_store(f->e->arena, f->e->g->tensors[t->id].dtype, mpp_fused_result(f, t, u)));
         while (mpp_fused_next(f, t, u));
     }
 }
@@ -189,7 +190,8 @@ static void store_sums(struct nest *n, const char *at)
             if (d > 1)
                 s = mpp_arena_printf(f->e->arena, "%s / %.17g%s", s, d, d < 1e15 ? ".0" : "");
             if (takes_max(f, t))
-                mpp_fused_add(f, "%s = (float)%s;", y, s);
+                mpp_fused_add(f, "%s = %s;", y, mpp_emit_store(f->e->arena, f->e->g->tensors[t->id].dtype,
+                                                               mpp_arena_printf(f->e->arena, "(float)%s", s)));
             else
                 mpp_fused_add(f, "%s = (float)(add%d ? (double)%s + %s : %s);", y, o, y, s, s);
         } while (mpp_fused_next(f, t, u));

@@ -10,7 +10,8 @@
 struct emitter {
     void (*emit)(struct mpp_emit *e, const struct mpp_instr *in);
     int (*accumulates)(const struct mpp_graph *g, const struct mpp_group *group, int out); /* NULL: never */
-    int64_t (*workspace)(const struct mpp_mesh *mesh, const struct mpp_rule *rule, struct mpp_split split);
+    int64_t (*workspace)(const struct mpp_graph *g, const struct mpp_mesh *mesh, const struct mpp_group *group,
+                         struct mpp_split split); /* NULL: none */
 };
 
 /* ---- what emitters ask about their instruction ---- */
@@ -83,6 +84,22 @@ static int always(const struct mpp_graph *g, const struct mpp_group *group, int 
     return out == 0;
 }
 
+/* As mpp_rows_half_workspace of the host runtime: rows of the first 16-bit operand, two blocks of 65,536 elements or one row. */
+static int64_t rows_workspace(const struct mpp_graph *g, const struct mpp_mesh *mesh, const struct mpp_group *group,
+                              struct mpp_split split)
+{
+    for (int o = 0; o < group->n_in; o++) {
+        mpp_id t = group->in[o];
+        if (t < 0 || !mpp_emit_is_half(g->tensors[t].dtype) || g->tensors[t].n_dims == 0)
+            continue;
+        int last = g->tensors[t].n_dims - 1;
+        struct mpp_sharding s = mpp_split_operand(group->rule, split, o);
+        int64_t cols = mpp_block_padded(mesh, g->tensors[t].dims[last].size, mpp_sharding_mask(s, last));
+        return (2 * (cols < 65536 ? 65536 : cols) + 2 * cols) * 4;
+    }
+    return 0;
+}
+
 /* ---- fused loops, layouts ---- */
 
 static int is_sum(const struct mpp_graph *g, const struct mpp_group *group, int out)
@@ -99,25 +116,26 @@ static void write_reshape(struct mpp_emit *e, const struct mpp_instr *in)
 {
     const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]), *y = mpp_emit_buffer(e, in->out[0]);
     note_op(e, in, y);
-    mpp_emit_line(e, "memcpy(%s, %s, %lld * sizeof(float));", result(e, in, 0), arg(e, in, 0),
-                  count(x) < count(y) ? count(x) : count(y));
+    mpp_emit_line(e, "memcpy(%s, %s, %lld * sizeof(%s));", result(e, in, 0), arg(e, in, 0),
+                  count(x) < count(y) ? count(x) : count(y), mpp_emit_type(y->dtype));
 }
 static const struct emitter emit_reshape = {write_reshape, NULL, NULL};
 
-static const char *accumulate_kernel(struct mpp_emit *e)
+static const char *accumulate_kernel(struct mpp_emit *e, enum mpp_dtype dtype)
 {
-    return mpp_emit_kernel(e, "accumulate", "const struct mpp_rank *r, int64_t n, bool add, const float *restrict x, "
-                                            "float *restrict y",
-                           "    MPP_PARALLEL_SIMD(r, n)\n"
-                           "    for (int64_t i = 0; i < n; i++)\n"
-                           "        y[i] = add ? y[i] + x[i] : x[i];\n",
-                           "sums over micro-batches");
+    const char *x = mpp_emit_load(e->arena, dtype, "x[i]");
+    const char *params = mpp_arena_printf(e->arena, "const struct mpp_rank *r, int64_t n, bool add, const %s *restrict x, "
+                                                    "float *restrict y", mpp_emit_type(dtype));
+    const char *body = mpp_arena_printf(e->arena, "    MPP_PARALLEL_SIMD(r, n)\n"
+                                                  "    for (int64_t i = 0; i < n; i++)\n"
+                                                  "        y[i] = add ? y[i] + %s : %s;\n", x, x);
+    return mpp_emit_kernel(e, mpp_emit_is_half(dtype) ? "accumulate_half" : "accumulate", params, body, "sums over micro-batches");
 }
 
 static void write_accumulate(struct mpp_emit *e, const struct mpp_instr *in)
 {
     const struct mpp_buffer *b = mpp_emit_buffer(e, in->out[0]);
-    mpp_emit_line(e, "%s(r, %lld, %s, %s, %s);", accumulate_kernel(e), count(b), mpp_emit_add(e, in->mode[0]), arg(e, in, 0),
+    mpp_emit_line(e, "%s(r, %lld, %s, %s, %s);", accumulate_kernel(e, MPP_F32), count(b), mpp_emit_add(e, in->mode[0]), arg(e, in, 0),
                   result(e, in, 0));
 }
 static const struct emitter emit_accumulate = {write_accumulate, NULL, NULL};
@@ -131,7 +149,7 @@ static void write_none(struct mpp_emit *e, const struct mpp_instr *in)
 }
 static const struct emitter emit_none = {write_none, NULL, NULL};
 
-static const struct emitter emit_einsum = {mpp_emit_einsum, always, NULL};
+static const struct emitter emit_einsum = {mpp_emit_einsum, always, mpp_emit_einsum_workspace};
 
 /* ---- tables ---- */
 
@@ -139,7 +157,7 @@ static void write_embedding(struct mpp_emit *e, const struct mpp_instr *in)
 {
     const struct mpp_buffer *ids = mpp_emit_buffer(e, in->in[0]), *table = mpp_emit_buffer(e, in->in[1]);
     note_op(e, in, mpp_emit_buffer(e, in->out[0]));
-    mpp_emit_line(e, "mpp_embedding_forward(r, %s, %s, %lld, %s, %s, %s);", space(e, ids, ids->n_dims), dim(e, table, 0),
+    mpp_emit_line(e, "mpp_embedding_forward%s(r, %s, %s, %lld, %s, %s, %s);", mpp_emit_half(table->dtype), space(e, ids, ids->n_dims), dim(e, table, 0),
                   (long long)mpp_emit_span(table, 1, table->n_dims), arg(e, in, 0), arg(e, in, 1), result(e, in, 0));
 }
 static const struct emitter emit_embedding = {write_embedding, NULL, NULL};
@@ -147,12 +165,13 @@ static const struct emitter emit_embedding = {write_embedding, NULL, NULL};
 static void write_embedding_grad(struct mpp_emit *e, const struct mpp_instr *in)
 {
     const struct mpp_buffer *ids = mpp_emit_buffer(e, in->in[0]), *table = mpp_emit_buffer(e, in->out[0]);
+    enum mpp_dtype dtype = mpp_emit_buffer(e, in->in[1])->dtype;
     note_op(e, in, table);
-    mpp_emit_line(e, "mpp_embedding_backward(r, %s, %s, %lld, %s, %s, %s, %s);", space(e, ids, ids->n_dims), dim(e, table, 0),
+    mpp_emit_line(e, "mpp_embedding_backward%s(r, %s%s, %s, %lld, %s, %s, %s, %s);", mpp_emit_half(dtype), mpp_emit_type_arg(dtype), space(e, ids, ids->n_dims), dim(e, table, 0),
                   (long long)mpp_emit_span(table, 1, table->n_dims), arg(e, in, 0), arg(e, in, 1),
                   mpp_emit_beta(e, in->mode[0]), result(e, in, 0));
 }
-static const struct emitter emit_embedding_grad = {write_embedding_grad, always, NULL};
+static const struct emitter emit_embedding_grad = {write_embedding_grad, always, rows_workspace};
 
 /* Row s of y is row s of the table: this rank's rows begin where its block does. */
 static const char *rows_from(struct mpp_emit *e, const char *table, const struct mpp_buffer *rows, long long width)
@@ -172,8 +191,8 @@ static void write_position(struct mpp_emit *e, const struct mpp_instr *in)
     const struct mpp_buffer *y = mpp_emit_buffer(e, in->out[0]);
     long long width = (long long)mpp_emit_span(y, 1, y->n_dims);
     note_op(e, in, y);
-    mpp_emit_line(e, "memcpy(%s, %s, (size_t)%s * sizeof(float));", result(e, in, 0), rows_from(e, arg(e, in, 0), y, width),
-                  rows_count(e, y, width));
+    mpp_emit_line(e, "memcpy(%s, %s, (size_t)%s * sizeof(%s));", result(e, in, 0), rows_from(e, arg(e, in, 0), y, width),
+                  rows_count(e, y, width), mpp_emit_type(y->dtype));
 }
 static const struct emitter emit_position = {write_position, NULL, NULL};
 
@@ -188,7 +207,7 @@ static void write_position_grad(struct mpp_emit *e, const struct mpp_instr *in)
         mpp_emit_line(e, "if (!later)");
     if (strcmp(add, "true") != 0)
         mpp_emit_line(e, "%smemset(%s, 0, %lld * sizeof(float));", later ? "    " : "", result(e, in, 0), count(table));
-    mpp_emit_line(e, "%s(r, %s, true, %s, %s);", accumulate_kernel(e), rows_count(e, dy, width), arg(e, in, 0),
+    mpp_emit_line(e, "%s(r, %s, true, %s, %s);", accumulate_kernel(e, dy->dtype), rows_count(e, dy, width), arg(e, in, 0),
                   rows_from(e, result(e, in, 0), dy, width));
 }
 static const struct emitter emit_position_grad = {write_position_grad, always, NULL};
@@ -200,43 +219,43 @@ static void write_layernorm(struct mpp_emit *e, const struct mpp_instr *in)
     const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]);
     int last = x->n_dims - 1;
     note_op(e, in, x);
-    mpp_emit_line(e, "mpp_layernorm_forward(r, %s, %lld, %s, %s, %s, %s, %s, %s, %s, %s);", mpp_emit_mask(e, x->split[last]),
+    mpp_emit_line(e, "mpp_layernorm_forward%s(r, %s%s, %lld, %s, %s, %s, %s, %s, %s, %s, %s);", mpp_emit_half(x->dtype), mpp_emit_type_arg(x->dtype), mpp_emit_mask(e, x->split[last]),
                   (long long)mpp_emit_span(x, 0, last), dim(e, x, last),
                   mpp_emit_float(e->arena, mpp_attrs_float(&op_of(e, in)->attrs, "epsilon", 1e-5)), arg(e, in, 0),
                   arg(e, in, 1), arg(e, in, 2), result(e, in, 0), result(e, in, 1), result(e, in, 2));
 }
-static const struct emitter emit_layernorm = {write_layernorm, NULL, NULL};
+static const struct emitter emit_layernorm = {write_layernorm, NULL, rows_workspace};
 
 static void write_layernorm_grad(struct mpp_emit *e, const struct mpp_instr *in)
 {
     const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]);
     int last = x->n_dims - 1;
     note_op(e, in, x);
-    mpp_emit_line(e, "mpp_layernorm_backward(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);",
+    mpp_emit_line(e, "mpp_layernorm_backward%s(r, %s%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);", mpp_emit_half(x->dtype), mpp_emit_type_arg(x->dtype),
                   mpp_emit_mask(e, x->split[last]), space(e, x, last), dim(e, x, last), arg(e, in, 0), arg(e, in, 1),
                   arg(e, in, 2), arg(e, in, 3), arg(e, in, 4), result(e, in, 0), result(e, in, 1), result(e, in, 2));
 }
-static const struct emitter emit_layernorm_grad = {write_layernorm_grad, NULL, NULL};
+static const struct emitter emit_layernorm_grad = {write_layernorm_grad, NULL, rows_workspace};
 
 static void write_softmax(struct mpp_emit *e, const struct mpp_instr *in)
 {
     const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]);
     int last = x->n_dims - 1;
     note_op(e, in, x);
-    mpp_emit_line(e, "mpp_softmax_forward(r, %s, %lld, %s, %s, %s);", mpp_emit_mask(e, x->split[last]),
+    mpp_emit_line(e, "mpp_softmax_forward%s(r, %s%s, %lld, %s, %s, %s);", mpp_emit_half(x->dtype), mpp_emit_type_arg(x->dtype), mpp_emit_mask(e, x->split[last]),
                   (long long)mpp_emit_span(x, 0, last), dim(e, x, last), arg(e, in, 0), result(e, in, 0));
 }
-static const struct emitter emit_softmax = {write_softmax, NULL, NULL};
+static const struct emitter emit_softmax = {write_softmax, NULL, rows_workspace};
 
 static void write_softmax_grad(struct mpp_emit *e, const struct mpp_instr *in)
 {
     const struct mpp_buffer *y = mpp_emit_buffer(e, in->in[0]);
     int last = y->n_dims - 1;
     note_op(e, in, y);
-    mpp_emit_line(e, "mpp_softmax_backward(r, %s, %lld, %s, %s, %s, %s);", mpp_emit_mask(e, y->split[last]),
+    mpp_emit_line(e, "mpp_softmax_backward%s(r, %s%s, %lld, %s, %s, %s, %s);", mpp_emit_half(y->dtype), mpp_emit_type_arg(y->dtype), mpp_emit_mask(e, y->split[last]),
                   (long long)mpp_emit_span(y, 0, last), dim(e, y, last), arg(e, in, 0), arg(e, in, 1), result(e, in, 0));
 }
-static const struct emitter emit_softmax_grad = {write_softmax_grad, NULL, NULL};
+static const struct emitter emit_softmax_grad = {write_softmax_grad, NULL, rows_workspace};
 
 static void write_cross_entropy(struct mpp_emit *e, const struct mpp_instr *in)
 {
@@ -244,7 +263,7 @@ static void write_cross_entropy(struct mpp_emit *e, const struct mpp_instr *in)
     int last = x->n_dims - 1;
     unsigned mask = x->split[last];
     note_op(e, in, x);
-    mpp_emit_line(e, "mpp_cross_entropy_forward(r, %s, %s, %s, %s, %s, %s, %s, %s, %s);", mpp_emit_mask(e, mask),
+    mpp_emit_line(e, "mpp_cross_entropy_forward%s(r, %s%s, %s, %s, %s, %s, %s, %s, %s, %s);", mpp_emit_half(x->dtype), mpp_emit_type_arg(x->dtype), mpp_emit_mask(e, mask),
                   space(e, x, last), dim(e, x, last), ignore_index(e, in), arg(e, in, 0), arg(e, in, 1), arg(e, in, 2),
                   result(e, in, 1), result(e, in, 0));
     if (!mask)
@@ -253,18 +272,18 @@ static void write_cross_entropy(struct mpp_emit *e, const struct mpp_instr *in)
                   mpp_emit_axis_words(e, mask));
     mpp_emit_line(e, "mpp_all_reduce(r, %s, %s, 1, MPP_REDUCE_SUM);", mpp_emit_mask(e, mask), result(e, in, 0));
 }
-static const struct emitter emit_cross_entropy = {write_cross_entropy, NULL, NULL};
+static const struct emitter emit_cross_entropy = {write_cross_entropy, NULL, rows_workspace};
 
 static void write_cross_entropy_grad(struct mpp_emit *e, const struct mpp_instr *in)
 {
     const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]);
     int last = x->n_dims - 1;
     note_op(e, in, x);
-    mpp_emit_line(e, "mpp_cross_entropy_backward(r, %s, %s, %s, %s, %s, %s, %s, %s, %s);", space(e, x, last), dim(e, x, last),
+    mpp_emit_line(e, "mpp_cross_entropy_backward%s(r, %s%s, %s, %s, %s, %s, %s, %s, %s, %s);", mpp_emit_half(x->dtype), mpp_emit_type_arg(x->dtype), space(e, x, last), dim(e, x, last),
                   ignore_index(e, in), arg(e, in, 0), arg(e, in, 1), arg(e, in, 2), arg(e, in, 3), arg(e, in, 4),
                   result(e, in, 0));
 }
-static const struct emitter emit_cross_entropy_grad = {write_cross_entropy_grad, NULL, NULL};
+static const struct emitter emit_cross_entropy_grad = {write_cross_entropy_grad, NULL, rows_workspace};
 
 static void write_count_labels(struct mpp_emit *e, const struct mpp_instr *in)
 {
@@ -297,37 +316,62 @@ static const char *attention(struct mpp_emit *e, const struct mpp_instr *in)
     return s.data;
 }
 
+static enum mpp_dtype type_of(const struct mpp_emit *e, const struct mpp_instr *in)
+{
+    return mpp_emit_buffer(e, in->in[0])->dtype;
+}
+
 static void write_attention(struct mpp_emit *e, const struct mpp_instr *in)
 {
     note_op(e, in, mpp_emit_buffer(e, in->in[0]));
-    mpp_emit_line(e, "mpp_attention_forward(r, %s, %s, %s, %s, %s, %s, %s);", attention(e, in), arg(e, in, 0), arg(e, in, 1),
+    mpp_emit_line(e, "mpp_attention_forward%s(r, %s%s, %s, %s, %s, %s, %s, %s);", mpp_emit_half(type_of(e, in)), mpp_emit_type_arg(type_of(e, in)), attention(e, in), arg(e, in, 0), arg(e, in, 1),
                   arg(e, in, 2), arg(e, in, 3), result(e, in, 0), result(e, in, 1));
 }
 
 static void write_attention_grad(struct mpp_emit *e, const struct mpp_instr *in)
 {
     note_op(e, in, mpp_emit_buffer(e, in->in[0]));
-    mpp_emit_line(e, "mpp_attention_backward(r, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);", attention(e, in), arg(e, in, 0),
+    mpp_emit_line(e, "mpp_attention_backward%s(r, %s%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);", mpp_emit_half(type_of(e, in)), mpp_emit_type_arg(type_of(e, in)), attention(e, in), arg(e, in, 0),
                   arg(e, in, 1), arg(e, in, 2), arg(e, in, 3), arg(e, in, 4), arg(e, in, 5), arg(e, in, 6), result(e, in, 0),
                   result(e, in, 1), result(e, in, 2));
 }
 
-/* As mpp_attention_workspace of the host runtime: two tiles of 128 queries x 512 keys. */
-static int64_t attention_workspace(const struct mpp_mesh *mesh, const struct mpp_rule *rule, struct mpp_split split)
+/* The local extent of dimension DIM of operand O. */
+static int64_t local_extent(const struct mpp_mesh *mesh, const struct mpp_group *group, struct mpp_split split, int o, int d)
 {
-    int64_t seq[2];
-    for (int o = 0; o < 2; o++) {
-        int factor = rule->operand[o].dim[1].n ? rule->operand[o].dim[1].factor[0] : -1;
-        unsigned mask = 0;
-        for (int a = 0; a < mesh->n_axes; a++)
-            mask |= split.axis[a] == factor && factor >= 0 ? 1u << a : 0;
-        seq[o] = factor < 0 ? 1 : mpp_block_padded(mesh, rule->factor[factor].size.size, mask);
-    }
-    int64_t width = ((seq[1] < 512 ? seq[1] : 512) + 15) / 16 * 16, height = (seq[0] < 128 ? seq[0] : 128) + 1;
-    return 2 * height * width * 4;
+    int factor = group->rule->operand[o].dim[d].n ? group->rule->operand[o].dim[d].factor[0] : -1;
+    unsigned mask = 0;
+    for (int a = 0; a < mesh->n_axes; a++)
+        mask |= split.axis[a] == factor && factor >= 0 ? 1u << a : 0;
+    return factor < 0 ? 1 : mpp_block_padded(mesh, group->rule->factor[factor].size.size, mask);
+}
+
+/* As mpp_attention_workspace of the host runtime: two tiles of 128 queries x 512 keys; in 16 bits, OF_EACH of q and of k of
+ * one sample in f32 behind them. */
+static int64_t attention_bytes(const struct mpp_graph *g, const struct mpp_mesh *mesh, const struct mpp_group *group,
+                               struct mpp_split split, int of_each)
+{
+    int64_t q = local_extent(mesh, group, split, 0, 1), k = local_extent(mesh, group, split, 1, 1);
+    int64_t width = ((k < 512 ? k : 512) + 15) / 16 * 16, height = (q < 128 ? q : 128) + 1, tiles = 2 * height * width * 4;
+    if (!mpp_emit_is_half(g->tensors[group->in[0]].dtype))
+        return tiles;
+    int64_t position = local_extent(mesh, group, split, 0, 2) * local_extent(mesh, group, split, 0, 3);
+    return (tiles + 63) / 64 * 64 + of_each * (q + k) * position * 4;
+}
+
+static int64_t attention_workspace(const struct mpp_graph *g, const struct mpp_mesh *mesh, const struct mpp_group *group,
+                                   struct mpp_split split)
+{
+    return attention_bytes(g, mesh, group, split, 2);
 }
 static const struct emitter emit_attention = {write_attention, NULL, attention_workspace};
-static const struct emitter emit_attention_grad = {write_attention_grad, NULL, attention_workspace};
+
+static int64_t attention_grad_workspace(const struct mpp_graph *g, const struct mpp_mesh *mesh, const struct mpp_group *group,
+                                        struct mpp_split split)
+{
+    return attention_bytes(g, mesh, group, split, 4);
+}
+static const struct emitter emit_attention_grad = {write_attention_grad, NULL, attention_grad_workspace};
 
 /* ---- the update ---- */
 
@@ -344,6 +388,17 @@ static void write_clip_scale(struct mpp_emit *e, const struct mpp_instr *in)
     mpp_emit_line(e, "mpp_clip_scale(r, %s, %s, %s);", arg(e, in, 0), result(e, in, 0), result(e, in, 1));
 }
 static const struct emitter emit_clip_scale = {write_clip_scale, NULL, NULL};
+
+static void write_loss_scale(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const struct mpp_attrs *a = &op_of(e, in)->attrs;
+    mpp_emit_note(e, "Gradients that are not finite skip the step; else their norm, and what they are multiplied by: the limit "
+                     "on the norm, over the loss's scale. Then the scale of the next step");
+    mpp_emit_line(e, "mpp_loss_scale(r, %s, %lld, %s, %s, %s, %s, %s, %s);", mpp_attrs_int(a, "dynamic", 1) ? "true" : "false",
+                  (long long)mpp_attrs_int(a, "every", 2000), arg(e, in, 0), result(e, in, 0), result(e, in, 1), result(e, in, 2),
+                  result(e, in, 3), result(e, in, 4));
+}
+static const struct emitter emit_loss_scale = {write_loss_scale, NULL, NULL};
 
 static const char *weight_decay(struct mpp_emit *e, const struct mpp_instr *in)
 {
@@ -367,7 +422,7 @@ static const struct emitter emit_sgd = {write_sgd, NULL, NULL};
 /* ---- the table ---- */
 
 static const struct emitter *const table[MPP_OP_COUNT] = {
-#define MPP_OP(ID, name, cls, attrs, rule, shape, linear, flops, expr, grad, ref, emit) [MPP_OP_##ID] = &emit_##emit,
+#define MPP_OP(ID, name, cls, attrs, rule, shape, linear, flops, expr, grad, ref, emit, precision) [MPP_OP_##ID] = &emit_##emit,
 #include "ir/ops.def"
 #undef MPP_OP
 };
@@ -381,7 +436,7 @@ int64_t mpp_emit_workspace(const struct mpp_graph *graph, const struct mpp_mesh 
                            struct mpp_split split)
 {
     const struct emitter *em = emitter_of(graph, group);
-    return em->workspace ? em->workspace(mesh, group->rule, split) : 0;
+    return em->workspace ? em->workspace(graph, mesh, group, split) : 0;
 }
 
 bool mpp_emit_can_accumulate(const struct mpp_graph *graph, const struct mpp_group *group, int out_index)

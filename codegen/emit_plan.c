@@ -9,7 +9,7 @@
 
 static const char *c_type(const struct mpp_buffer *b)
 {
-    return b->dtype == MPP_I32 ? "int32_t" : "float";
+    return mpp_emit_type(b->dtype);
 }
 
 /* "heads over model; partial over data", "whole" */
@@ -286,6 +286,8 @@ static void add_settings(struct mpp_emit *e, struct mpp_text *out)
     add_built(&b, "optimizer", t->optimizer);
     add_built(&b, "weight_decay", mpp_emit_double(e->arena, t->weight_decay));
     add_built(&b, "weight_decay_1d", mpp_emit_double(e->arena, isnan(t->weight_decay_1d) ? t->weight_decay : t->weight_decay_1d));
+    if (strcmp(t->precision, "f32") != 0)
+        add_built(&b, "precision", t->precision);
     for (int i = 0; i < t->n_groups; i++)
         add_built(&b, mpp_arena_printf(e->arena, "weight_decay:%s", t->groups[i].match),
                   mpp_emit_double(e->arena, t->groups[i].weight_decay));
@@ -338,6 +340,8 @@ static void add_program(struct mpp_emit *e, struct mpp_text *out, int n_inputs)
                       "    .inputs = inputs,\n", n_inputs);
     mpp_text_add(out, "    .loss_offset = %lld,\n    .grad_norm_offset = %lld,\n", offset_of(e, p->loss, -1),
                  p->grad_norm < 0 ? -1LL : offset_of(e, p->grad_norm, -1));
+    if (e->g->loss_scale >= 0)
+        mpp_text_add(out, "    .scales_loss = true,\n    .loss_scale_offset = %lld,\n", offset_of(e, p->param_buffer[e->g->loss_scale], -1));
     mpp_text_add(out, "    .setup = setup,\n    .plan_state_bytes = sizeof(struct plan_state),\n");
     if (p->section[MPP_PHASE_PROLOGUE].n_items > 0)
         mpp_text_add(out, "    .prologue = stage0_prologue,\n");

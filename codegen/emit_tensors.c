@@ -11,16 +11,28 @@ struct tables {
     int n_tensors, n_inputs;
 };
 
-static const char *kind_name(enum mpp_role role)
+/* The parameter whose f32 master T is; -1. */
+static mpp_id mastered(const struct mpp_graph *g, mpp_id t)
 {
-    return role == MPP_ROLE_INPUT ? "MPP_KIND_INPUT" : role == MPP_ROLE_STATE ? "MPP_KIND_OPTIMIZER"
-         : role == MPP_ROLE_PARAM ? "MPP_KIND_PARAMETER" : "MPP_KIND_GRADIENT";
+    mpp_id p = g->tensors[t].role == MPP_ROLE_STATE ? g->tensors[t].param : -1;
+    return p >= 0 && g->tensors[p].info->master == t ? p : -1;
 }
 
-/* The published name of tensor T, or its name. */
+/* ROLE: that of T, or ACCUM for the gradient of parameter T. */
+static const char *kind_name(const struct mpp_graph *g, enum mpp_role role, mpp_id t)
+{
+    if (role == MPP_ROLE_STATE)
+        return mastered(g, t) >= 0 ? "MPP_KIND_PARAMETER" : "MPP_KIND_OPTIMIZER";
+    if (role == MPP_ROLE_PARAM)
+        return g->tensors[t].info->master >= 0 ? "MPP_KIND_ROUNDED"
+               : mpp_graph_is_weight(g, t) ? "MPP_KIND_PARAMETER" : "MPP_KIND_OPTIMIZER";
+    return "MPP_KIND_GRADIENT";
+}
+
+/* The published name of tensor T (a master has its parameter's), or its name. */
 static const char *outside_name(const struct mpp_graph *g, mpp_id t)
 {
-    const struct mpp_gtensor *x = &g->tensors[t];
+    const struct mpp_gtensor *x = &g->tensors[mastered(g, t) >= 0 ? mastered(g, t) : t];
     return x->info && x->info->published ? x->info->published : x->name;
 }
 
@@ -51,7 +63,7 @@ static void add_row(struct tables *x, const char *name, const char *kind, mpp_id
     int64_t offset = mpp_buffer_offset(e->prog, (struct mpp_bufref){buffer, layer});
     int64_t stride = count > 1 ? mpp_buffer_offset(e->prog, (struct mpp_bufref){buffer, layer + 1}) - offset : 0;
     mpp_text_add(&s, "{.name = %s, .kind = %s, .type = %s", mpp_emit_quoted(e->arena, name), kind,
-                 g->dtype == MPP_I32 ? "MPP_TYPE_I32" : "MPP_TYPE_F32");
+                 mpp_emit_type_name(b->dtype));
     if (count > 1)
         mpp_text_add(&s, ", .first = %d, .count = %d", layer, count);
     mpp_text_add(&s, ", .offset = %lld", (long long)offset);
@@ -77,7 +89,8 @@ static void add_row(struct tables *x, const char *name, const char *kind, mpp_id
             mpp_text_add(&s, "%s%lld", d ? ", " : "", (long long)info->published_dims[d]);
         mpp_text_add(&s, "%s}", info->n_published ? "" : "0");
     }
-    if (g->info && !strcmp(kind, "MPP_KIND_PARAMETER")) {
+    bool drawn = (g->info || mastered(e->g, t) >= 0) && strcmp(kind, "MPP_KIND_GRADIENT") != 0;
+    if (drawn) {
         static const char *const inits[][2] = {{"zeros", "ZEROS"}, {"ones", "ONES"}, {"normal", "NORMAL"},
                                                {"uniform", "UNIFORM"}, {"constant", "CONSTANT"}};
         for (int i = 1; i < 5; i++)
@@ -117,12 +130,12 @@ static void add_layered(struct tables *x, enum mpp_role role, int buffer)
     }
     const char *one = all && c->count > 1 ? pattern(e->arena, names, c->count, c->first) : NULL;
     if (one) {
-        add_row(x, one, kind_name(role), ids[0], buffer, c->first, c->count);
+        add_row(x, one, kind_name(e->g, role, ids[0]), ids[0], buffer, c->first, c->count);
         return;
     }
     for (int i = 0; i < c->count; i++)
         if (ids[i] >= 0)
-            add_row(x, names[i], kind_name(role), ids[i], buffer, c->first + i, 1);
+            add_row(x, names[i], kind_name(e->g, role, ids[i]), ids[i], buffer, c->first + i, 1);
 }
 
 static void add_role(struct tables *x, enum mpp_role role)
@@ -137,7 +150,7 @@ static void add_role(struct tables *x, enum mpp_role role)
         if (e->prog->buffers[where[t]].cls >= 0)
             add_layered(x, role, where[t]);
         else
-            add_row(x, outside_name(e->g, t), kind_name(role), t, where[t], -1, 1);
+            add_row(x, outside_name(e->g, t), kind_name(e->g, role, t), t, where[t], -1, 1);
     }
 }
 

@@ -228,3 +228,43 @@ const char *mpp_emit_quoted(struct mpp_arena *arena, const char *s)
     mpp_text_add(&t, "\"");
     return t.data;
 }
+
+/* ---- element types ---- */
+
+const char *mpp_emit_type(enum mpp_dtype dtype)
+{
+    static const char *const types[] = {[MPP_F32] = "float", [MPP_I32] = "int32_t", [MPP_BF16] = "mpp_bf16", [MPP_F16] = "mpp_f16"};
+    return types[dtype];
+}
+
+const char *mpp_emit_type_name(enum mpp_dtype dtype)
+{
+    static const char *const names[] = {[MPP_F32] = "MPP_TYPE_F32", [MPP_I32] = "MPP_TYPE_I32", [MPP_BF16] = "MPP_TYPE_BF16",
+                                        [MPP_F16] = "MPP_TYPE_F16"};
+    return names[dtype];
+}
+
+bool mpp_emit_is_half(enum mpp_dtype dtype)
+{
+    return dtype == MPP_BF16 || dtype == MPP_F16;
+}
+
+const char *mpp_emit_half(enum mpp_dtype dtype)
+{
+    return mpp_emit_is_half(dtype) ? "_half" : "";
+}
+
+const char *mpp_emit_type_arg(enum mpp_dtype dtype)
+{
+    return dtype == MPP_BF16 ? "MPP_TYPE_BF16, " : dtype == MPP_F16 ? "MPP_TYPE_F16, " : "";
+}
+
+const char *mpp_emit_load(struct mpp_arena *arena, enum mpp_dtype dtype, const char *x)
+{
+    return mpp_emit_is_half(dtype) ? mpp_arena_printf(arena, "mpp_from_%s(%s)", mpp_dtype_name(dtype), x) : x;
+}
+
+const char *mpp_emit_store(struct mpp_arena *arena, enum mpp_dtype dtype, const char *x)
+{
+    return mpp_emit_is_half(dtype) ? mpp_arena_printf(arena, "mpp_to_%s(%s)", mpp_dtype_name(dtype), x) : x;
+}

@@ -233,6 +233,19 @@ static const char *moved(struct fused *f, const struct mpp_gop *op, struct fused
     return mpp_fused_value(f, mpp_fused_find(f, op->in[input]), u);
 }
 
+/* An element of an input: where it is stood in 16 bits, converted once. */
+static const char *loaded(struct fused *f, const struct fused_tensor *t, int combo, const int *u)
+{
+    struct mpp_arena *arena = f->e->arena;
+    enum mpp_dtype dtype = f->e->g->tensors[t->id].dtype;
+    const char *x = mpp_arena_printf(arena, "%s[%s]", mpp_fused_in_name(f, t->in), mpp_fused_index(f, t, u));
+    if (!mpp_emit_is_half(dtype))
+        return x;
+    const char *name = mpp_arena_printf(arena, "v%d", f->n_vars++);
+    mpp_fused_add(f, "const float %s = %s;", name, mpp_emit_load(arena, dtype, x));
+    return remember(f, t->id, combo, name);
+}
+
 const char *mpp_fused_value(struct fused *f, struct fused_tensor *t, const int *u)
 {
     int combo = mpp_fused_combo(f, t, u);
@@ -240,7 +253,7 @@ const char *mpp_fused_value(struct fused *f, struct fused_tensor *t, const int *
         if (f->memo[i].tensor == t->id && f->memo[i].combo == combo)
             return f->memo[i].name;
     if (t->producer < 0)
-        return mpp_arena_printf(f->e->arena, "%s[%s]", mpp_fused_in_name(f, t->in), mpp_fused_index(f, t, u));
+        return loaded(f, t, combo, u);
     const struct mpp_gop *op = &f->e->g->ops[t->producer];
     int v[MPP_MAX_FACTORS];
     memcpy(v, u, sizeof v);
@@ -255,7 +268,7 @@ const char *mpp_fused_value(struct fused *f, struct fused_tensor *t, const int *
     if (plain)
         return remember(f, t->id, combo, value);
     const char *name = mpp_arena_printf(f->e->arena, "v%d", f->n_vars++);
-    const char *type = f->e->g->tensors[t->id].dtype == MPP_I32 ? "int32_t" : "float";
+    const char *type = f->e->g->tensors[t->id].dtype == MPP_I32 ? "int32_t" : "float"; /* rounded when stored only */
     mpp_fused_add(f, "const %s %s = %s;", type, name, value);
     return remember(f, t->id, combo, name);
 }

@@ -438,7 +438,8 @@ static int updated_operand(const struct lower *l, int group, const struct mpp_fl
     for (int i = 0; state >= 0 && i < l->g->groups[group].n_in; i++)
         if (l->g->groups[group].in[i] == state)
             return f->instr.in[i].buffer;
-    return -1;
+    /* rounded anew from a master: over what nothing reads any more */
+    return state >= 0 && mpp_sharding_equal(l->made[state], l->made[out]) ? l->p->resting[state] : -1;
 }
 
 static void add_scalar_terms(struct lower *l, int group)

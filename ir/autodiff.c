@@ -47,7 +47,7 @@ static void mark(struct walk *w)
         for (int k = 0; k < op->n_in; k++)
             any = any || wants(w, op, k);
         for (int k = 0; k < op->n_out && any && mpp_op_info(op->kind)->grad; k++)
-            w->needed[op->out[k]] = g->tensors[op->out[k]].dtype == MPP_F32;
+            w->needed[op->out[k]] = mpp_dtype_is_float(g->tensors[op->out[k]].dtype);
     }
     reaches[g->loss] = true;
     for (mpp_id o = w->n_ops - 1; o >= 0; o--) {

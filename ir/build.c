@@ -214,7 +214,7 @@ mpp_id mpp_build_param(struct mpp_builder *b, const struct mpp_param_spec *spec)
     info->published = name;
     info->n_published = spec->n_published;
     memcpy(info->published_dims, spec->published_dims, sizeof info->published_dims);
-    info->gradient = -1;
+    info->gradient = info->master = -1;
     for (int d = 0; d < spec->n_dims; d++) {
         if (spec->dims[d].per_batch) {
             mpp_build_error(b, "parameter \"%s\" depends on the batch: %s", name, spec->dims[d].name);

@@ -12,13 +12,13 @@ enum { MAX_OUTPUTS = 64 };
 
 int mpp_dtype_bytes(enum mpp_dtype t)
 {
-    (void)t;
-    return 4;
+    return t == MPP_BF16 || t == MPP_F16 ? 2 : 4;
 }
 
 const char *mpp_dtype_name(enum mpp_dtype t)
 {
-    return t == MPP_I32 ? "i32" : "f32";
+    static const char *const names[] = {[MPP_F32] = "f32", [MPP_I32] = "i32", [MPP_BF16] = "bf16", [MPP_F16] = "f16"};
+    return names[t];
 }
 
 int64_t mpp_tensor_count(const struct mpp_gtensor *t)
@@ -34,11 +34,16 @@ int64_t mpp_tensor_bytes(const struct mpp_gtensor *t)
     return mpp_tensor_count(t) * mpp_dtype_bytes(t->dtype);
 }
 
+bool mpp_graph_is_weight(const struct mpp_graph *g, mpp_id t)
+{
+    return g->tensors[t].role == MPP_ROLE_PARAM && (g->loss_total < 0 || g->tensors[t].info->gradient >= 0);
+}
+
 int64_t mpp_graph_param_count(const struct mpp_graph *g)
 {
     int64_t n = 0;
     for (mpp_id i = 0; i < g->n_tensors; i++)
-        n += g->tensors[i].role == MPP_ROLE_PARAM ? mpp_tensor_count(&g->tensors[i]) : 0;
+        n += mpp_graph_is_weight(g, i) ? mpp_tensor_count(&g->tensors[i]) : 0;
     return n;
 }
 
@@ -50,7 +55,7 @@ struct mpp_graph *mpp_graph_new(struct mpp_arena *arena, const struct mpp_model 
     g->arena = arena;
     g->model = model;
     g->global_batch = g->batch = global_batch;
-    g->loss = g->loss_total = g->grad_norm = -1;
+    g->loss = g->loss_total = g->grad_norm = g->loss_scale = -1;
     g->tensor_names = mpp_names_new(arena);
     g->op_names = mpp_names_new(arena);
     return g;

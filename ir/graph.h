@@ -23,9 +23,13 @@ typedef int32_t mpp_id;           /* of a tensor, an op or a group, by context; 
 
 #define MPP_GRAPH_MAX_DIMS 6
 
-enum mpp_dtype { MPP_F32, MPP_I32 };
+enum mpp_dtype { MPP_F32, MPP_I32, MPP_BF16, MPP_F16, MPP_N_DTYPES };
 int mpp_dtype_bytes(enum mpp_dtype t);
-const char *mpp_dtype_name(enum mpp_dtype t); /* "f32", "i32" */
+const char *mpp_dtype_name(enum mpp_dtype t); /* "f32", "i32", "bf16", "f16" */
+static inline bool mpp_dtype_is_float(enum mpp_dtype t)
+{
+    return t != MPP_I32;
+}
 
 enum mpp_phase {
     MPP_PHASE_PROLOGUE,           /* per micro-batch, before the first forward of the step */
@@ -49,7 +53,8 @@ struct mpp_param {                /* of a tensor with role PARAM (and, by `param
     const char *init;             /* "normal", "uniform", "zeros", "ones", "constant" */
     double init_a, init_b;        /* mean, std; low, high; value */
     double weight_decay;
-    mpp_id gradient;              /* its ACCUM tensor after autodiff; -1: none */
+    mpp_id gradient;              /* its ACCUM tensor after autodiff; -1: none (then the scale of the loss, or a count) */
+    mpp_id master;                /* the STATE tensor that holds it in f32, where it is rounded for use; -1: itself */
 };
 
 struct mpp_gtensor {
@@ -110,6 +115,7 @@ struct mpp_graph {
     mpp_id loss;                  /* scalar of one micro-batch, already normalised by the step's global count */
     mpp_id loss_total;            /* ACCUM of it; -1 before autodiff */
     mpp_id grad_norm;             /* scalar in the update; -1 */
+    mpp_id loss_scale;            /* PARAM: what gradients are multiplied by until the update; -1: 1 */
     int64_t tokens_per_sample;    /* elements per sample of the first input; 1 where it holds no tokens (f32) */
     bool whole_batch;             /* the loss is no sum over samples: a step must be one micro-batch (ir/additive.c) */
     bool unfused;                 /* every op is a kernel of its own: "fuse" joins none (mpp_pass_unfuse) */
@@ -119,6 +125,9 @@ struct mpp_graph {
 /* Build the forward graph of MODEL in ARENA, with shapes, rules and parameters. Reports every fault. */
 enum mpp_status mpp_graph_build(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_model *model,
                                 struct mpp_graph **out) MPP_CHECKED;
+
+/* Is T a parameter of the model? (The precision pass adds some that hold the loss's scale and counts.) */
+bool mpp_graph_is_weight(const struct mpp_graph *g, mpp_id t);
 
 /* Elements of all parameters, as published: 124,439,808 for GPT-2 small. */
 int64_t mpp_graph_param_count(const struct mpp_graph *g);

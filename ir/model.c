@@ -423,6 +423,8 @@ enum mpp_status mpp_model_read(struct mpp_arena *arena, struct mpp_diag *diag, c
     if (!r.root_dir)
         r.root_dir = "/nowhere"; /* the folder went away: nothing can be included */
     MPP_TRY(read_sections(&r));
+    if (r.options->precision)
+        r.model->training.precision = r.options->precision;
     *out = r.model;
     return MPP_OK;
 }

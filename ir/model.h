@@ -92,7 +92,9 @@ struct mpp_training {
     struct mpp_loc loc;
     const char *loss;             /* value name */
     int64_t micro;                /* samples per micro-batch over all data-parallel shards; 0: auto */
-    const char *precision;        /* "f32" (others are refused by the reader of this release, with file:line) */
+    const char *precision;        /* what is computed in: "f32", "bf16", "f16" (--precision says another) */
+    double loss_scale;            /* "f16": fixed; 0: dynamic */
+    int64_t loss_scale_every;     /* dynamic: so many good steps in a row double it */
     const char *optimizer;        /* "adamw" or "sgd" */
     double lr, beta1, beta2, epsilon, momentum, weight_decay, weight_decay_1d, clip_norm; /* weight_decay_1d: for
                                    * parameters whose published form has one dimension; NaN: as weight_decay */
@@ -149,6 +151,7 @@ struct mpp_model_options {
     int n_defines;
     const char *const *defines;   /* "name=value" from -D */
     int64_t batch;                /* --batch; 0: as in the file */
+    const char *precision;        /* --precision: "f32", "bf16", "f16"; NULL: as in the file */
 };
 
 /* Read and expand the model at PATH into ARENA. Every fault found is reported. */

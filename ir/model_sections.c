@@ -201,16 +201,21 @@ static void read_micro(struct mpp_reader *r, const struct mpp_xml *node)
 
 static void read_precision(struct mpp_reader *r, const struct mpp_xml *node)
 {
-    static const char *const kinds[] = {"compute", "params", "reduce"};
+    static const char *const kinds[] = {"params", "reduce"};
+    struct mpp_training *t = &r->model->training;
     struct mpp_eval ev = mpp_reader_at(r, node, r->globals);
-    mpp_check_attrs(&ev, node, "compute params reduce");
+    mpp_check_attrs(&ev, node, "compute params reduce loss_scale loss_scale_every");
     mpp_check_leaf(&ev, node);
+    get_word(r, node, "compute", "f32 bf16 f16", &t->precision);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const char *word = "f32";
-        get_word(r, node, kinds[i], "f32 bf16 f16 f64", &word);
+        get_word(r, node, kinds[i], "f32 bf16 f16", &word);
         if (strcmp(word, "f32") != 0)
-            mpp_eval_error(&ev, "%s=\"%s\": %s is not supported yet; use \"f32\"", kinds[i], word, word);
+            mpp_eval_error(&ev, "%s=\"%s\": %s are always in f32; compute=\"%s\" says what the rest is in", kinds[i], word,
+                           i == 0 ? "masters of parameters" : "sums of gradients", word);
     }
+    get_float(r, node, "loss_scale", NOT_NEGATIVE, &t->loss_scale);
+    get_int(r, node, "loss_scale_every", 1, &t->loss_scale_every);
 }
 
 static void read_groups(struct mpp_reader *r, const struct mpp_xml *optimizer)
@@ -274,7 +279,8 @@ void mpp_read_training(struct mpp_reader *r, const struct mpp_xml *training)
     struct mpp_training *t = &r->model->training;
     struct mpp_eval ev = mpp_reader_at(r, training, r->globals);
     *t = (struct mpp_training){.loc = training->loc, .precision = "f32", .optimizer = "adamw", .beta1 = 0.9,
-                               .beta2 = 0.999, .epsilon = 1e-8, .weight_decay_1d = NAN, .schedule = "constant"};
+                               .beta2 = 0.999, .epsilon = 1e-8, .weight_decay_1d = NAN, .schedule = "constant",
+                               .loss_scale_every = 2000};
     mpp_check_attrs(&ev, training, "loss*");
     check_children(r, training, "batch? precision? optimizer? schedule? checkpoint?", part);
     if (part[BATCH])

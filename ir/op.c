@@ -8,7 +8,7 @@
 #define mpp_grad_none NULL
 
 static const struct mpp_op_info table[MPP_OP_COUNT] = {
-#define MPP_OP(ID, op_name, op_cls, op_attrs, op_rule, shape_fn, is_linear, flops, op_expr, grad_fn, ref_fn, emit_fn) \
+#define MPP_OP(ID, op_name, op_cls, op_attrs, op_rule, shape_fn, is_linear, flops, op_expr, grad_fn, ref_fn, emit_fn, op_precision) \
     [MPP_OP_##ID] = {                                                                                                 \
         .id = #ID,                                                                                                    \
         .name = op_name,                                                                                              \
@@ -22,6 +22,7 @@ static const struct mpp_op_info table[MPP_OP_COUNT] = {
         .grad = mpp_grad_##grad_fn,                                                                                   \
         .ref = mpp_ref_##ref_fn,                                                                                      \
         .emit = #emit_fn,                                                                                             \
+        .compute = MPP_COMPUTE_##op_precision,                                                                        \
     },
 #include "ir/ops.def"
 #undef MPP_OP

@@ -21,6 +21,9 @@ enum mpp_op_kind {
 
 enum mpp_op_class { MPP_CLASS_ELEMENTWISE, MPP_CLASS_LAYOUT, MPP_CLASS_REDUCE, MPP_CLASS_CONTRACTION, MPP_CLASS_KERNEL };
 
+/* What an op computes in where the step is not all in f32. */
+enum mpp_op_compute { MPP_COMPUTE_AS_IS, MPP_COMPUTE_LOW, MPP_COMPUTE_WIDE };
+
 /* ---- shape inference: the op's inputs -> its rule ---- */
 struct mpp_shape_in {
     struct mpp_arena *arena;
@@ -79,6 +82,7 @@ struct mpp_op_info {
     mpp_grad_fn *grad;            /* NULL: no gradient flows */
     mpp_ref_fn *ref;
     const char *emit;             /* name of the emitter: "fused" for what runs in fused loops */
+    enum mpp_op_compute compute;
 };
 
 const struct mpp_op_info *mpp_op_info(int kind);

@@ -6,7 +6,7 @@
 
 #include "ir/op.h"
 
-#define MPP_OP(ID, name, cls, attrs, rule, shape, linear, flops, expr, grad, ref, emit) \
+#define MPP_OP(ID, name, cls, attrs, rule, shape, linear, flops, expr, grad, ref, emit, precision) \
     mpp_shape_fn mpp_shape_##shape;                                                      \
     mpp_grad_fn mpp_grad_##grad;                                                         \
     mpp_ref_fn mpp_ref_##ref;

@@ -25,9 +25,9 @@ struct parser {
     struct mpp_graph *g;
     struct mpp_names *tensors, *ops;
     size_t cap_groups;
-    const char **param, **updates, **gradient;   /* [tensor] names, resolved when all tensors are known; NULL: none */
-    size_t cap_param, cap_updates, cap_gradient;
-    const char *loss, *loss_total, *grad_norm;
+    const char **param, **updates, **gradient, **master; /* [tensor] names, resolved when all tensors are known; NULL: none */
+    size_t cap_param, cap_updates, cap_gradient, cap_master;
+    const char *loss, *loss_total, *grad_norm, *loss_scale;
 };
 
 static void fail(struct parser *ps, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -272,7 +272,7 @@ static void parse_param(struct parser *ps, struct mpp_gtensor *t)
 {
     static const char *const inits[] = {"normal", "uniform", "zeros", "ones", "constant"};
     struct mpp_param *info = t->info = mpp_arena_array(ps->arena, 1, struct mpp_param);
-    info->gradient = -1;
+    info->gradient = info->master = -1;
     expect(ps, "published=");
     info->published = name(ps);
     info->n_published = integers(ps, info->published_dims, MPP_GRAPH_MAX_DIMS);
@@ -309,10 +309,10 @@ static void parse_input(struct parser *ps, struct mpp_gtensor *t)
 
 static void parse_tensor(struct parser *ps, enum mpp_role role)
 {
-    static const char *const dtypes[] = {"f32", "i32"};
+    static const char *const dtypes[MPP_N_DTYPES] = {"f32", "i32", "bf16", "f16"};
     struct mpp_size dims[MPP_GRAPH_MAX_DIMS];
     const char *tensor = name(ps);
-    enum mpp_dtype dtype = word(ps, dtypes, 2) ? MPP_I32 : MPP_F32;
+    enum mpp_dtype dtype = (enum mpp_dtype)word(ps, dtypes, MPP_N_DTYPES);
     int n = sizes(ps, dims, MPP_GRAPH_MAX_DIMS);
     if (!ps->failed && mpp_size_product(ps->arena, dims, n).size > MAX_ELEMENTS)
         fail(ps, "\"%s\" has too many elements", tensor);
@@ -325,6 +325,7 @@ static void parse_tensor(struct parser *ps, enum mpp_role role)
     ps->param = mpp_arena_grow(ps->arena, ps->param, &ps->cap_param, (size_t)id + 1, sizeof *ps->param);
     ps->updates = mpp_arena_grow(ps->arena, ps->updates, &ps->cap_updates, (size_t)id + 1, sizeof *ps->updates);
     ps->gradient = mpp_arena_grow(ps->arena, ps->gradient, &ps->cap_gradient, (size_t)id + 1, sizeof *ps->gradient);
+    ps->master = mpp_arena_grow(ps->arena, ps->master, &ps->cap_master, (size_t)id + 1, sizeof *ps->master);
     t->role = role;
     if (accept(ps, "layer="))
         layer(ps, &t->repeat, &t->index);
@@ -338,6 +339,8 @@ static void parse_tensor(struct parser *ps, enum mpp_role role)
     }
     if (accept(ps, "gradient="))
         ps->gradient[id] = name(ps);
+    if (accept(ps, "master="))
+        ps->master[id] = name(ps);
     if (role == MPP_ROLE_INPUT)
         parse_input(ps, t);
     end_line(ps);
@@ -531,6 +534,8 @@ static void parse_head(struct parser *ps)
         ps->loss_total = name(ps);
     if (accept(ps, "grad_norm="))
         ps->grad_norm = name(ps);
+    if (accept(ps, "loss_scale="))
+        ps->loss_scale = name(ps);
     end_line(ps);
 }
 
@@ -545,10 +550,13 @@ static void resolve(struct parser *ps)
             t->updates = tensor_named(ps, ps->updates[i]);
         if (ps->gradient[i] && t->info)
             t->info->gradient = tensor_named(ps, ps->gradient[i]);
+        if (ps->master[i] && t->info)
+            t->info->master = tensor_named(ps, ps->master[i]);
     }
     g->loss = ps->loss ? tensor_named(ps, ps->loss) : -1;
     g->loss_total = ps->loss_total ? tensor_named(ps, ps->loss_total) : -1;
     g->grad_norm = ps->grad_norm ? tensor_named(ps, ps->grad_norm) : -1;
+    g->loss_scale = ps->loss_scale ? tensor_named(ps, ps->loss_scale) : -1;
 }
 
 static void fill_groups(struct parser *ps)

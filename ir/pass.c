@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "ir/precision.h"
+
 enum mpp_status mpp_passes_run(struct mpp_pass_ctx *ctx, struct mpp_graph *g)
 {
     const struct {
@@ -11,6 +13,7 @@ enum mpp_status mpp_passes_run(struct mpp_pass_ctx *ctx, struct mpp_graph *g)
         {"build", ctx->unfused ? mpp_pass_unfuse : NULL},
         {"autodiff", mpp_pass_autodiff},
         {"optimizer", mpp_pass_optimizer},
+        {"precision", mpp_pass_precision},
         {"fuse", mpp_pass_fuse},
     };
     enum { N_PASSES = sizeof passes / sizeof passes[0] };
@@ -21,7 +24,7 @@ enum mpp_status mpp_passes_run(struct mpp_pass_ctx *ctx, struct mpp_graph *g)
         known = known || strcmp(passes[i].name, ctx->dump_after) == 0;
     }
     if (!known) {
-        mpp_diag_error(ctx->diag, (struct mpp_loc){NULL, 0}, "no pass \"%s\" (build, autodiff, optimizer, fuse)%s",
+        mpp_diag_error(ctx->diag, (struct mpp_loc){NULL, 0}, "no pass \"%s\" (build, autodiff, optimizer, precision, fuse)%s",
                        ctx->dump_after, mpp_diag_hint(ctx->diag, ctx->dump_after, names, N_PASSES));
         return MPP_INVALID;
     }

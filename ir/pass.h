@@ -6,6 +6,7 @@
  *     build      (mpp_graph_build) forward graph
  *     autodiff   backward ops, Accumulate per parameter, loss_total
  *     optimizer  SquareSum, Sum, ClipScale, AdamW or SGD, optimiser state, Output of loss and norm
+ *     precision  casts, f32 masters, loss scaling (precision.h), where the step is not all in f32
  *     fuse       groups
  * The verifier runs after each. */
 #ifndef MPP_PASS_H

@@ -124,6 +124,10 @@ static void print_param(const struct mpp_graph *g, const struct mpp_param *p, FI
         fputs(" gradient=", out);
         print_tensor_name(g, p->gradient, out);
     }
+    if (p->master >= 0) {
+        fputs(" master=", out);
+        print_tensor_name(g, p->master, out);
+    }
 }
 
 static void print_tensor(const struct mpp_graph *g, const struct mpp_gtensor *t, FILE *out)
@@ -236,6 +240,7 @@ void mpp_graph_print(const struct mpp_graph *g, FILE *out)
     print_reference(g, "loss", g->loss, out);
     print_reference(g, "loss_total", g->loss_total, out);
     print_reference(g, "grad_norm", g->grad_norm, out);
+    print_reference(g, "loss_scale", g->loss_scale, out);
     putc('\n', out);
     for (mpp_id i = 0; i < g->n_tensors; i++)
         print_tensor(g, &g->tensors[i], out);

@@ -293,6 +293,27 @@ double mpp_ref_dropout_factor(const struct mpp_ref_in *in, double ratio, int64_t
     return mpp_ref_uniform(in->seed, in->step, (uint32_t)stream, element) >= (float)ratio ? 1.0 / (1.0 - ratio) : 0;
 }
 
+/* X as a float of DIGITS bits, hidden one included, with exponents from LEAST on; beyond LARGEST infinite. Ties to even. */
+static double rounded(double x, int digits, int least, double largest)
+{
+    if (x == 0 || !isfinite(x))
+        return x;
+    int exponent = ilogb(x);
+    double unit = ldexp(1, (exponent > least ? exponent : least) - (digits - 1)), y = nearbyint(x / unit) * unit;
+    return fabs(y) > largest ? copysign((double)INFINITY, x) : y;
+}
+
+void mpp_ref_cast(const struct mpp_ref_in *in)
+{
+    const char *to = mpp_attrs_string(&in->op->attrs, "to", "f32");
+    const struct mpp_ref_tensor *y = &in->out[0];
+    int64_t n = mpp_ref_count(y);
+    for (int64_t i = 0; i < n; i++) {
+        double x = in->in[0].data[i];
+        y->data[i] = to[0] == 'b' ? rounded(x, 8, -126, 0x1.fep127) : strcmp(to, "f16") == 0 ? rounded(x, 11, -14, 65504) : x;
+    }
+}
+
 void mpp_ref_dropout(const struct mpp_ref_in *in)
 {
     const struct mpp_ref_tensor *y = &in->out[0];

@@ -20,6 +20,21 @@ void mpp_ref_clip_scale(const struct mpp_ref_in *in)
     in->out[1].data[0] = in->clip_norm > 0 && norm > in->clip_norm ? in->clip_norm / norm : 1;
 }
 
+/* See mpp_loss_scale of the runtime: norm and factor of the gradients without their scale, and the scale anew. */
+void mpp_ref_loss_scale(const struct mpp_ref_in *in)
+{
+    double sum = in->in[0].data[0], scale = in->in[1].data[0], good = in->in[2].data[0], skipped = in->in[3].data[0];
+    bool dynamic = mpp_attrs_int(&in->op->attrs, "dynamic", 1) != 0, finite = isfinite(sum);
+    double norm = sqrt(sum) / scale, every = (double)mpp_attrs_int(&in->op->attrs, "every", 2000);
+    double clip = in->clip_norm > 0 && norm > in->clip_norm ? in->clip_norm / norm : 1;
+    bool grows = dynamic && finite && good + 1 >= every;
+    in->out[0].data[0] = norm;
+    in->out[1].data[0] = finite ? clip / scale : 0;
+    in->out[2].data[0] = grows ? fmin(2 * scale, fmax(scale, 0x1p24)) : dynamic && !finite ? fmin(scale, fmax(scale / 2, 1)) : scale;
+    in->out[3].data[0] = finite && !grows ? good + 1 : 0;
+    in->out[4].data[0] = skipped + !finite;
+}
+
 /* Loshchilov & Hutter 2019, bias-corrected: w *= 1 - lr wd; w -= lr (m / c1) / (sqrt(v / c2) + epsilon). */
 void mpp_ref_adamw(const struct mpp_ref_in *in)
 {

@@ -106,6 +106,9 @@ static bool scan_operand(struct scanner *s, struct mpp_text_operand *o)
     if (strncmp(s->p, "i32", 3) == 0) {
         o->i32 = true;
         s->p += 3;
+    } else if (strncmp(s->p, "f32", 3) == 0) {
+        o->f32 = true;
+        s->p += 3;
     }
     skip_spaces(s);
     while (*s->p && *s->p != ',' && *s->p != ']' && *s->p != '-') {

@@ -4,7 +4,8 @@
  *     if (!mpp_rule_text_parse("i32 *i, v+ h -> *i h", &t)) ...   // a malformed rule
  *
  * Beyond rule.h's notation: an operand that begins with `i32` holds integers; an operand in [] may be left
- * out, and an output in [] exists only when every input in [] is given. */
+ * out, and an output in [] exists only when every input in [] is given. `f32` begins an operand that is f32
+ * whatever the op computes in; all others have one floating-point type. */
 #ifndef MPP_RULE_TEXT_H
 #define MPP_RULE_TEXT_H
 
@@ -19,7 +20,7 @@ struct mpp_text_dim {
 };
 
 struct mpp_text_operand {
-    bool i32, optional;
+    bool i32, f32, optional;
     int n_dims;
     struct mpp_text_dim dim[MPP_GRAPH_MAX_DIMS];
 };

@@ -22,7 +22,7 @@ static const struct {
      ""},
     {"inputs", "", "input+"},
     {"batch", "micro:string*", ""},
-    {"precision", "compute:{f32}, params:{f32}, reduce:{f32}", ""},
+    {"precision", "compute:{f32|bf16|f16}, params:{f32}, reduce:{f32}, loss_scale:float, loss_scale_every:int", ""},
     {"group", "match:string*, weight_decay:string*", ""},
     {"optimizer",
      "type:{adamw|sgd}*, lr:string*, beta1:string, beta2:string, epsilon:string, momentum:string, "

@@ -185,22 +185,51 @@ bool mpp_shape_agrees(const struct mpp_shape_in *in, struct mpp_rule *rule, int 
     return true;
 }
 
-enum mpp_status mpp_shape_same_dtype(const struct mpp_shape_in *in, bool f32_only, int n_out, enum mpp_dtype *out_dtype)
+static bool is_given(const struct mpp_shape_in *in, int k)
 {
+    if (in->op->in[k] < 0)
+        mpp_shape_error(in, "operand %d is left out, but it is required", k + 1);
+    return in->op->in[k] >= 0;
+}
+
+static bool has_dtype(const struct mpp_shape_in *in, int k, enum mpp_dtype wanted)
+{
+    const struct mpp_gtensor *t = mpp_shape_input(in, k);
+    if (t->dtype != wanted)
+        mpp_shape_error(in, "%s is %s, but %s is wanted", t->name, mpp_dtype_name(t->dtype), mpp_dtype_name(wanted));
+    return t->dtype == wanted;
+}
+
+enum mpp_status mpp_shape_same_dtype(const struct mpp_shape_in *in, bool floats, int n_out, enum mpp_dtype *out_dtype)
+{
+    enum mpp_dtype type = MPP_F32;
     for (int k = 0; k < in->op->n_in; k++) {
-        if (in->op->in[k] < 0) {
-            mpp_shape_error(in, "operand %d is left out, but it is required", k + 1);
+        if (!is_given(in, k))
             return MPP_INVALID;
-        }
-        const struct mpp_gtensor *t = mpp_shape_input(in, k), *first = mpp_shape_input(in, 0);
-        if (t->dtype != (f32_only ? MPP_F32 : first->dtype)) {
-            mpp_shape_error(in, "%s is %s, but %s is wanted", t->name, mpp_dtype_name(t->dtype),
-                            f32_only ? "f32" : mpp_dtype_name(first->dtype));
+        if (k == 0)
+            type = floats && !mpp_dtype_is_float(mpp_shape_input(in, 0)->dtype) ? MPP_F32 : mpp_shape_input(in, 0)->dtype;
+        if (!has_dtype(in, k, type))
             return MPP_INVALID;
-        }
     }
     for (int k = 0; k < n_out; k++)
-        out_dtype[k] = in->op->n_in > 0 ? mpp_shape_input(in, 0)->dtype : MPP_F32;
+        out_dtype[k] = type;
+    return MPP_OK;
+}
+
+enum mpp_status mpp_shape_widest(const struct mpp_shape_in *in, enum mpp_dtype *out)
+{
+    enum mpp_dtype any = MPP_F32, shaped = MPP_I32; /* i32: none yet */
+    for (int k = 0; k < in->op->n_in; k++) {
+        if (!is_given(in, k))
+            return MPP_INVALID;
+        const struct mpp_gtensor *t = mpp_shape_input(in, k);
+        if (!mpp_dtype_is_float(t->dtype) && !has_dtype(in, k, MPP_F32))
+            return MPP_INVALID;
+        any = k == 0 || t->dtype == MPP_F32 ? t->dtype : any;
+        if (t->n_dims > 0)
+            shaped = shaped == MPP_I32 || t->dtype == MPP_F32 ? t->dtype : shaped;
+    }
+    *out = shaped == MPP_I32 ? any : shaped;
     return MPP_OK;
 }
 
@@ -208,7 +237,7 @@ void mpp_shape_set_linear(const struct mpp_shape_in *in, struct mpp_rule *rule)
 {
     rule->linear = mpp_op_info(in->op->kind)->linear && in->op->n_in > 0;
     for (int k = 0; k < in->op->n_in; k++)
-        rule->linear &= in->op->in[k] >= 0 && mpp_shape_input(in, k)->dtype == MPP_F32;
+        rule->linear &= in->op->in[k] >= 0 && mpp_dtype_is_float(mpp_shape_input(in, k)->dtype);
 }
 
 int mpp_shape_axis(const struct mpp_shape_in *in, int64_t axis, int n)
@@ -227,6 +256,7 @@ struct binding {
     struct mpp_rule_text text;
     struct mpp_rule *rule;
     int first[MPP_MAX_FACTORS], count[MPP_MAX_FACTORS]; /* per letter: its factors; count -1: not met yet */
+    enum mpp_dtype type;          /* of the operands that may be rounded; i32: none met yet */
 };
 
 static bool meet(struct binding *b, int letter, int nth, int of, int k, int d)
@@ -254,11 +284,11 @@ static bool bind_input(struct binding *b, int k)
 {
     const struct mpp_text_operand *text = &b->text.operand[k];
     const struct mpp_gtensor *t = mpp_shape_input(b->in, k);
-    enum mpp_dtype want = text->i32 ? MPP_I32 : MPP_F32;
-    if (t->dtype != want) {
-        mpp_shape_error(b->in, "%s is %s, but %s is wanted", t->name, mpp_dtype_name(t->dtype), mpp_dtype_name(want));
+    bool rounds = !text->i32 && !text->f32;
+    if (rounds && b->type == MPP_I32)
+        b->type = mpp_dtype_is_float(t->dtype) ? t->dtype : MPP_F32;
+    if (!has_dtype(b->in, k, text->i32 ? MPP_I32 : rounds ? b->type : MPP_F32))
         return false;
-    }
     int star = -1, d = 0, extra = t->n_dims;
     for (int i = 0; i < text->n_dims; i++) {
         if (text->dim[i].star)
@@ -305,7 +335,7 @@ static void bind_output(struct binding *b, const struct mpp_text_operand *text, 
 
 enum mpp_status mpp_shape_text(const struct mpp_shape_in *in, struct mpp_rule *out, enum mpp_dtype *out_dtype)
 {
-    struct binding b = {.in = in, .rule = out};
+    struct binding b = {.in = in, .rule = out, .type = MPP_I32};
     if (!mpp_rule_text_parse(in->text, &b.text) || b.text.n_in != in->op->n_in) {
         mpp_shape_error(in, "takes %d operands, not %d", b.text.n_in, in->op->n_in);
         return MPP_INVALID;
@@ -332,7 +362,7 @@ enum mpp_status mpp_shape_text(const struct mpp_shape_in *in, struct mpp_rule *o
         return MPP_INVALID;
     for (int k = 0; k < n_out; k++) {
         bind_output(&b, &b.text.operand[b.text.n_in + k], &out->operand[out->n_in + k]);
-        out_dtype[k] = MPP_F32;
+        out_dtype[k] = b.text.operand[b.text.n_in + k].f32 || b.type == MPP_I32 ? MPP_F32 : b.type;
     }
     mpp_shape_set_linear(in, out);
     return MPP_OK;

@@ -41,10 +41,13 @@ void mpp_shape_error(const struct mpp_shape_in *in, const char *fmt, ...) __attr
 /* "[batch 8, seq 1024, hidden 1600]" */
 const char *mpp_dims_text(struct mpp_arena *arena, const struct mpp_gtensor *t);
 
-/* All inputs present, of one dtype, which every output gets. F32_ONLY: that must be f32. */
-enum mpp_status mpp_shape_same_dtype(const struct mpp_shape_in *in, bool f32_only, int n_out, enum mpp_dtype *out_dtype);
+/* All inputs present, of one dtype, which every output gets. FLOATS: that must be a floating-point type. */
+enum mpp_status mpp_shape_same_dtype(const struct mpp_shape_in *in, bool floats, int n_out, enum mpp_dtype *out_dtype);
 
-/* Set rule->linear: the row is, and every input is given and f32. */
+/* All inputs present and floating-point. *OUT: the widest type of those that have dimensions (of all, where none has). */
+enum mpp_status mpp_shape_widest(const struct mpp_shape_in *in, enum mpp_dtype *out);
+
+/* Set rule->linear: the row is, and every input is given and floating-point. */
 void mpp_shape_set_linear(const struct mpp_shape_in *in, struct mpp_rule *rule);
 
 /* AXIS counted from the end where negative; -1 after a diagnostic when it is not below N. */

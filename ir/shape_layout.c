@@ -86,7 +86,10 @@ enum mpp_status mpp_shape_broadcast(const struct mpp_shape_in *in, struct mpp_ru
     const struct mpp_gop *op = in->op;
     const char *expr = mpp_op_info(op->kind)->expr;
     bool computes = !expr || strcmp(expr, "a") != 0; /* else it only hands the value on */
-    MPP_TRY(mpp_shape_same_dtype(in, computes, 1, out_dtype));
+    if (computes)
+        MPP_TRY(mpp_shape_widest(in, out_dtype));
+    else
+        MPP_TRY(mpp_shape_same_dtype(in, false, 1, out_dtype));
     mpp_rule_begin(in, 1, out);
     int n_dims = 0, factor[MAX_DIMS];
     for (int k = 0; k < op->n_in; k++)
@@ -110,6 +113,17 @@ enum mpp_status mpp_shape_broadcast(const struct mpp_shape_in *in, struct mpp_ru
     for (int d = 0; d < n_dims; d++)
         mpp_rule_put(&out->operand[op->n_in], factor[d]);
     mpp_shape_set_linear(in, out);
+    return MPP_OK;
+}
+
+/* Its operand in another floating-point type. */
+enum mpp_status mpp_shape_cast(const struct mpp_shape_in *in, struct mpp_rule *out, enum mpp_dtype *out_dtype)
+{
+    MPP_TRY(mpp_shape_same_dtype(in, true, 1, out_dtype));
+    MPP_TRY(mpp_shape_broadcast(in, out, out_dtype));
+    const char *to = mpp_attrs_string(&in->op->attrs, "to", "");
+    out_dtype[0] = strcmp(to, "bf16") == 0 ? MPP_BF16 : strcmp(to, "f16") == 0 ? MPP_F16 : MPP_F32;
+    out->linear = out->linear && out_dtype[0] == MPP_F32; /* else it rounds */
     return MPP_OK;
 }
 
@@ -371,6 +385,8 @@ enum mpp_status mpp_shape_reduce(const struct mpp_shape_in *in, struct mpp_rule 
     if (!free_factors(in, out, factor))
         return MPP_INVALID;
     bool sums = mpp_op_info(in->op->kind)->cls == MPP_CLASS_REDUCE;
+    if (sums)
+        out_dtype[0] = MPP_F32;
     for (int d = 0; d < n; d++) {
         if (reduced[d] && factor[d] >= 0)
             out->factor[factor[d]].kind = sums ? MPP_FACTOR_SUM : MPP_FACTOR_WHOLE;
@@ -413,6 +429,8 @@ static bool einsum_operand(const struct mpp_shape_in *in, struct mpp_rule *rule,
 enum mpp_status mpp_shape_einsum(const struct mpp_shape_in *in, struct mpp_rule *out, enum mpp_dtype *out_dtype)
 {
     MPP_TRY(mpp_shape_same_dtype(in, true, 1, out_dtype));
+    if (mpp_attrs_int(&in->op->attrs, "wide", 0))
+        out_dtype[0] = MPP_F32;
     mpp_rule_begin(in, 1, out);
     const char *eq = mpp_attrs_string(&in->op->attrs, "equation", "");
     const char *comma = strchr(eq, ','), *arrow = strstr(eq, "->");
@@ -551,12 +569,12 @@ enum mpp_status mpp_shape_reshape(const struct mpp_shape_in *in, struct mpp_rule
 
 /* ---- tables ---- */
 
-/* ids dy -> dtable: "i32 *i+, *i h -> v h" */
+/* ids dy -> dtable: "i32 *i+, *i h -> f32 v h" */
 enum mpp_status mpp_shape_embedding_grad(const struct mpp_shape_in *in, struct mpp_rule *out,
                                          enum mpp_dtype *out_dtype)
 {
     struct mpp_shape_in text = *in;
-    text.text = "i32 *i+, *i h -> h";
+    text.text = "i32 *i+, *i h -> f32 h";
     MPP_TRY(mpp_shape_text(&text, out, out_dtype));
     const struct mpp_attr *rows = dims_attr(in, "num_embeddings");
     int v = rows && rows->n == 1 ? mpp_rule_add(in, out, rows->dims[0], MPP_FACTOR_FREE) : -1;
@@ -596,11 +614,11 @@ enum mpp_status mpp_shape_position(const struct mpp_shape_in *in, struct mpp_rul
     return MPP_OK;
 }
 
-/* dy -> dtable: "s+ h -> p! h" */
+/* dy -> dtable: "s+ h -> f32 p! h" */
 enum mpp_status mpp_shape_position_grad(const struct mpp_shape_in *in, struct mpp_rule *out, enum mpp_dtype *out_dtype)
 {
     struct mpp_shape_in text = *in;
-    text.text = "s+ h -> h";
+    text.text = "s+ h -> f32 h";
     MPP_TRY(mpp_shape_text(&text, out, out_dtype));
     const struct mpp_attr *positions = dims_attr(in, "positions");
     int p = positions && positions->n == 1 ? mpp_rule_add(in, out, positions->dims[0], MPP_FACTOR_WHOLE) : -1;

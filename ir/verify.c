@@ -72,6 +72,12 @@ static void check_param(struct verify *v, mpp_id id)
         (!tensor_id(v, info->gradient) || v->g->tensors[info->gradient].role != MPP_ROLE_ACCUM ||
          mpp_tensor_count(&v->g->tensors[info->gradient]) != mpp_tensor_count(t)))
         fault(v, "%s: its gradient is not an accumulated tensor of its shape", t->name);
+    if (info->master >= 0 && (!tensor_id(v, info->master) || v->g->tensors[info->master].role != MPP_ROLE_STATE ||
+                              v->g->tensors[info->master].param != id || v->g->tensors[info->master].dtype != MPP_F32 ||
+                              mpp_tensor_count(&v->g->tensors[info->master]) != mpp_tensor_count(t)))
+        fault(v, "%s: its master is not a state of its own in f32", t->name);
+    if (t->dtype != MPP_F32 && info->master < 0)
+        fault(v, "%s is rounded and has no master", t->name);
 }
 
 static void check_updates(struct verify *v)
@@ -92,8 +98,8 @@ static void check_updates(struct verify *v)
             fault(v, "%s is updated twice", old->name);
         if (t->op >= 0 && t->op < v->g->n_ops && v->g->ops[t->op].phase != MPP_PHASE_UPDATE)
             fault(v, "%s is updated outside the update", old->name);
-        if (t->n_dims != old->n_dims || mpp_tensor_count(t) != mpp_tensor_count(old))
-            fault(v, "%s has not the shape of %s, which it updates", t->name, old->name);
+        if (t->n_dims != old->n_dims || mpp_tensor_count(t) != mpp_tensor_count(old) || t->dtype != old->dtype)
+            fault(v, "%s has not the shape and type of %s, which it updates", t->name, old->name);
         by[t->updates] = i + 1;
     }
 }

@@ -300,7 +300,7 @@ static bool residual_group(const struct mpp_pin_rules *r, const struct mpp_group
         if (id < 0 || g->tensors[id].n_dims == 0)
             continue;
         const struct mpp_gtensor *t = &g->tensors[id];
-        if (t->dtype != MPP_F32 || (t->dims[0].per_batch > 0 && !is_residual(r, t, &full)))
+        if (!mpp_dtype_is_float(t->dtype) || (t->dims[0].per_batch > 0 && !is_residual(r, t, &full)))
             return false;
     }
     return full && group->phase != MPP_PHASE_UPDATE;

@@ -99,6 +99,9 @@ static void lead_updates(struct mpp_build *b, int *leader)
                 leader[b->uses.use[u]] = first;
             }
     }
+    for (mpp_id t = 0; t < g->n_tensors; t++)
+        for (int u = b->uses.first_use[t]; g->tensors[t].updates >= 0 && u < b->uses.first_use[t + 1]; u++)
+            leader[b->uses.use[u]] = leader[b->uses.producer[t]]; /* a parameter that is rounded from its new master */
 }
 
 int *mpp_build_leaders(struct mpp_build *b)

@@ -157,7 +157,7 @@ static void relax_mask(struct search *q, int at, struct mpp_sharding s, unsigned
         for (int d = 0; d < n_dims; d++)
             if (can_cut(q, s, mask, d))
                 relax(q, at, MPP_STEP_SLICE, mask, d, -1, s, with(s, mask, d));
-        if (q->t->dtype == MPP_F32)
+        if (mpp_dtype_is_float(q->t->dtype))
             relax(q, at, MPP_STEP_TO_PARTIAL, mask, -1, -1, s, with(s, mask, MPP_PARTIAL));
     } else if (on >= 0) {
         relax(q, at, MPP_STEP_ALL_GATHER, mask, on, -1, s, with(s, mask, MPP_WHOLE));

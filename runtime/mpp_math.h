@@ -125,6 +125,42 @@ static inline float mpp_erff(float x)
     return t > 0.927734375f ? far : near;
 }
 
+/* ---- 16-bit floats: stored so, computed with as floats -------------------------------------------- */
+
+/* Rounding is to nearest, ties to even; what is too large becomes infinite; a NaN stays one, made quiet. */
+
+static inline float mpp_from_bf16(uint16_t x)
+{
+    return mpp_bits_float((uint32_t)x << 16);
+}
+
+static inline uint16_t mpp_to_bf16(float x)
+{
+    uint32_t u = mpp_float_bits(x);
+    uint32_t nearest = (u + 0x7fffu + (u >> 16 & 1u)) >> 16, quiet = u >> 16 | 0x40u;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? quiet : nearest);
+}
+
+/* After F. Giesen, "half to float done quick": subnormal numbers by a subtraction, which no processor is slow at. */
+static inline float mpp_from_f16(uint16_t x)
+{
+    uint32_t sign = (x & 0x8000u) << 16, body = (x & 0x7fffu) << 13, exponent = body & 0x0f800000u;
+    uint32_t tiny = mpp_float_bits(mpp_bits_float(body + 0x38800000u) - 0x1p-14f);
+    uint32_t u = body + (exponent == 0x0f800000u ? 0x70000000u : 0x38000000u);
+    return mpp_bits_float((exponent == 0 ? tiny : u) | sign);
+}
+
+static inline uint16_t mpp_to_f16(float x)
+{
+    uint32_t u = mpp_float_bits(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
+    uint32_t normal = (a - 0x38000000u + 0xfffu + (a >> 13 & 1u)) >> 13;
+    uint32_t tiny = mpp_float_bits(mpp_bits_float(a) + 0.5f) - 0x3f000000u; /* the last bit of 0.5 is worth 2^-24 */
+    uint32_t y = a < 0x38800000u ? tiny : normal;
+    y = a >= 0x47800000u ? 0x7c00u : y;
+    y = a > 0x7f800000u ? 0x7e00u | (a >> 13 & 0x1ffu) : y;
+    return (uint16_t)(y | sign);
+}
+
 /* ---- GELU (Hendrycks & Gimpel 2016) -------------------------------------------------------------- */
 
 /* 0.5 x (1 + tanh u) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3). Below -20 the value is 0. */

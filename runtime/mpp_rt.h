@@ -24,8 +24,11 @@
 #define MPP_MAX_AXES 3
 #define MPP_MAX_DIMS 6
 
-enum mpp_type { MPP_TYPE_F32, MPP_TYPE_I32 };
+enum mpp_type { MPP_TYPE_F32, MPP_TYPE_I32, MPP_TYPE_BF16, MPP_TYPE_F16 };
 enum mpp_reduce { MPP_REDUCE_SUM, MPP_REDUCE_MAX };
+
+/* 16 bits of a float; mpp_math.h converts. */
+typedef uint16_t mpp_bf16, mpp_f16;
 
 /* ---- extents ---------------------------------------------------------------------------------- */
 
@@ -63,6 +66,7 @@ struct mpp_rank {
     char *scratch;              /* MPP_SCRATCH_BYTES for each of them but the first */
     struct mpp_team *team;      /* the others */
     int64_t step;               /* from 1 */
+    int64_t skipped;            /* of the steps so far: those that changed no weight; optimisers count the others */
     int micro_batch, micro_batches;
     uint64_t seed;
     struct mpp_hyper hyper;
@@ -109,7 +113,8 @@ struct mpp_extent mpp_extent_of(const struct mpp_rank *r, int64_t global, unsign
 
 /* ---- what the plan declares ------------------------------------------------------------------- */
 
-enum mpp_tensor_kind { MPP_KIND_PARAMETER, MPP_KIND_GRADIENT, MPP_KIND_OPTIMIZER, MPP_KIND_INPUT };
+/* ROUNDED: a parameter as the step reads it, where the one of its name and kind PARAMETER is its f32 master. */
+enum mpp_tensor_kind { MPP_KIND_PARAMETER, MPP_KIND_GRADIENT, MPP_KIND_OPTIMIZER, MPP_KIND_INPUT, MPP_KIND_ROUNDED };
 enum mpp_init { MPP_INIT_ZEROS, MPP_INIT_ONES, MPP_INIT_NORMAL, MPP_INIT_UNIFORM, MPP_INIT_CONSTANT };
 
 /* A tensor that the world outside sees. Where COUNT > 0 it stands for COUNT tensors of a repeated layer:
@@ -163,6 +168,9 @@ struct mpp_program {
     const struct mpp_input *inputs;
     int64_t loss_offset, grad_norm_offset; /* f32 scalars in the arena, whole on every rank after update;
                                             * grad_norm_offset < 0: not computed */
+    bool scales_loss;                      /* gradients are multiplied by the f32 scalar at loss_scale_offset until the
+                                            * update; mpp_loss_scale makes it anew */
+    int64_t loss_scale_offset;
     void (*setup)(struct mpp_rank *r);     /* once, after the arena exists: fills r->plan */
     size_t plan_state_bytes;               /* r->plan points at this many zeroed bytes */
     void (*prologue)(struct mpp_rank *r);  /* per micro-batch, before the first forward of the step; NULL: none */
@@ -306,13 +314,79 @@ void mpp_square_sum(struct mpp_rank *r, const struct mpp_space *space, const flo
 /* *scale = min(1, clip_norm / sqrt(*square_sum)) (1 when clip_norm is 0), *norm = sqrt(*square_sum). */
 void mpp_clip_scale(struct mpp_rank *r, const float *square_sum, float *norm, float *scale);
 
-/* One step on COUNT elements, in place, gradient times *grad_scale (NULL: 1). AdamW as Loshchilov & Hutter 2019 with
- * bias correction by r->step: w *= 1 - lr wd first. SGD: g += wd w; v = momentum v + g (v = g at step 1);
+/* Judges a step by SQUARE_SUM, of all gradients times the loss's *LOSS_SCALE. Finite: *norm and *grad_scale are what
+ * mpp_clip_scale gives for the true gradients, the latter divided by the loss's scale, and *good counts one step more; where
+ * DYNAMIC, EVERY good steps in a row double the scale (up to 2^24). Else *grad_scale is 0, which skips the step, *skipped
+ * counts it, and a dynamic scale is halved (down to 1). r->skipped becomes *skipped. */
+void mpp_loss_scale(struct mpp_rank *r, bool dynamic, int64_t every, const float *square_sum, float *norm, float *grad_scale,
+                    float *loss_scale, float *good, float *skipped);
+
+/* One step on COUNT elements, in place, gradient times *grad_scale (NULL: 1; where that is 0 nothing changes). AdamW as Loshchilov & Hutter 2019 with
+ * bias correction by steps not skipped: w *= 1 - lr wd first. SGD: g += wd w; v = momentum v + g (v = g at step 1);
  * w -= lr (nesterov ? g + momentum v : v); velocity NULL: w -= lr g. */
 void mpp_adamw(struct mpp_rank *r, int64_t count, float weight_decay, const float *grad_scale, const float *grad,
                float *param, float *m, float *v);
 void mpp_sgd(struct mpp_rank *r, int64_t count, float weight_decay, const float *grad_scale, const float *grad,
              float *param, float *velocity);
+
+/* ---- 16-bit floats ------------------------------------------------------------------------------- */
+
+/* As the functions above without _half, with what stands as void pointers, and tables, in TYPE (bf16 or f16), computed in
+ * f32 and rounded when stored; the rest is f32. They use the workspace. Sums over ranks are formed in f32, then rounded. */
+void mpp_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, void *x, int64_t count);
+void mpp_all_gather_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+                         const void *src, void *dst);
+void mpp_reduce_scatter_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, int64_t outer, int64_t extent,
+                             int64_t inner, const void *src, void *dst);
+void mpp_slice_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+                    const void *src, void *dst);
+void mpp_all_to_all_half(struct mpp_rank *r, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
+                         int64_t gather_extent, int split_dim, const void *src, void *dst);
+void mpp_to_partial_half(struct mpp_rank *r, unsigned mask, const void *src, void *dst, int64_t count);
+
+/* a and b in TYPE, c in C_TYPE: TYPE or f32. */
+void mpp_gemm_half(struct mpp_rank *r, enum mpp_type type, enum mpp_type c_type, bool trans_a, bool trans_b, int64_t m,
+                   int64_t n, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, float beta, void *c,
+                   int64_t ldc);
+void mpp_einsum_half(struct mpp_rank *r, enum mpp_type type, enum mpp_type c_type, const char *equation, const void *a,
+                     const int64_t *a_dims, const void *b, const int64_t *b_dims, float beta, void *c,
+                     const int64_t *c_dims, const int64_t *valid);
+
+void mpp_layernorm_forward_half(struct mpp_rank *r, enum mpp_type type, unsigned mask, int64_t rows,
+                                struct mpp_extent cols, float epsilon, const void *x, const float *gamma,
+                                const float *beta, void *y, float *mean, float *rstd);
+void mpp_layernorm_backward_half(struct mpp_rank *r, enum mpp_type type, unsigned mask, const struct mpp_space *rows,
+                                 struct mpp_extent cols, const void *x, const float *gamma, const float *mean,
+                                 const float *rstd, const void *dy, void *dx, float *dgamma, float *dbeta);
+void mpp_softmax_forward_half(struct mpp_rank *r, enum mpp_type type, unsigned mask, int64_t rows,
+                              struct mpp_extent cols, const void *x, void *y);
+void mpp_softmax_backward_half(struct mpp_rank *r, enum mpp_type type, unsigned mask, int64_t rows,
+                               struct mpp_extent cols, const void *y, const void *dy, void *dx);
+void mpp_cross_entropy_forward_half(struct mpp_rank *r, enum mpp_type type, unsigned mask, const struct mpp_space *rows,
+                                    struct mpp_extent cols, int32_t ignore_index, const void *logits,
+                                    const int32_t *labels, const float *scale, float *lse, float *loss);
+void mpp_cross_entropy_backward_half(struct mpp_rank *r, enum mpp_type type, const struct mpp_space *rows,
+                                     struct mpp_extent cols, int32_t ignore_index, const void *logits,
+                                     const int32_t *labels, const float *lse, const float *scale, const float *dloss,
+                                     void *dlogits);
+void mpp_embedding_forward_half(struct mpp_rank *r, const struct mpp_space *rows, struct mpp_extent vocab,
+                                int64_t width, const int32_t *ids, const void *table, void *y);
+void mpp_embedding_backward_half(struct mpp_rank *r, enum mpp_type type, const struct mpp_space *rows,
+                                 struct mpp_extent vocab, int64_t width, const int32_t *ids, const void *dy, float beta,
+                                 float *dtable);
+void mpp_attention_forward_half(struct mpp_rank *r, enum mpp_type type, const struct mpp_attention *a, const void *q,
+                                const void *k, const void *v, const int32_t *mask, void *y, float *lse);
+void mpp_attention_backward_half(struct mpp_rank *r, enum mpp_type type, const struct mpp_attention *a, const void *q,
+                                 const void *k, const void *v, const int32_t *mask, const void *y, const float *lse,
+                                 const void *dy, void *dq, void *dk, void *dv);
+
+/* Bytes of workspace: of products (mpp_gemm_half; mpp_einsum_half: 4 for each element of a, b and c), kernels over rows of
+ * COLS elements, attention, sums over ranks of COUNT elements, and reduce-scatters. */
+#define MPP_GEMM_HALF_WORKSPACE MPP_SCRATCH_BYTES
+int64_t mpp_rows_half_workspace(int64_t cols);
+int64_t mpp_attention_half_workspace(const struct mpp_attention *a, bool backward);
+int64_t mpp_all_reduce_half_workspace(int64_t count);
+int64_t mpp_reduce_scatter_half_workspace(int64_t outer, int64_t extent, int64_t inner);
 
 /* ---- random numbers ----------------------------------------------------------------------------- */
 

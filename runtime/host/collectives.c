@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "half.h"
 #include "job.h"
 #include "mpp_rt.h"
 #include "transport.h"
@@ -9,15 +10,15 @@
 static struct mpp_cut cut_of(const struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner)
 {
     int64_t offset, valid;
-    struct mpp_cut cut = {.outer = outer, .extent = extent, .inner = inner};
+    struct mpp_cut cut = {.outer = outer, .extent = extent, .inner = inner, .bytes = 4};
     cut.block = mpp_mesh_block(r, mask, 0, extent, &offset, &valid);
     return cut;
 }
 
-static void copy(void *dst, const void *src, int64_t count)
+static void copy(void *dst, const void *src, int64_t bytes)
 {
-    if (dst != src && count > 0)
-        memmove(dst, src, (size_t)count * 4);
+    if (dst != src && bytes > 0)
+        memmove(dst, src, (size_t)bytes);
 }
 
 void mpp_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, enum mpp_reduce op)
@@ -52,7 +53,7 @@ void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, 
     assert(outer == 1);
     local->n_begun++;
     if (mpp_mesh_group_size(r, mask) == 1) {
-        copy(dst, src, extent * inner);
+        copy(dst, src, 4 * extent * inner);
         return;
     }
     struct mpp_cut cut = cut_of(r, mask, outer, extent, inner);
@@ -79,48 +80,74 @@ void mpp_wait(struct mpp_rank *r)
     local->n_deferred = local->n_begun = 0;
 }
 
-void mpp_all_gather(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src,
-                    void *dst)
+static void gather(struct mpp_rank *r, int64_t bytes, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+                   const void *src, void *dst)
 {
     if (mpp_mesh_group_size(r, mask) == 1) {
-        copy(dst, src, outer * extent * inner);
+        copy(dst, src, bytes * outer * extent * inner);
         return;
     }
     struct mpp_cut cut = cut_of(r, mask, outer, extent, inner);
+    cut.bytes = bytes;
     r->transport->ops->all_gather(r, mask, &cut, src, dst);
+}
+
+void mpp_all_gather(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src,
+                    void *dst)
+{
+    gather(r, 4, mask, outer, extent, inner, src, dst);
+}
+
+void mpp_all_gather_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+                         const void *src, void *dst)
+{
+    gather(r, 2, mask, outer, extent, inner, src, dst);
 }
 
 void mpp_reduce_scatter(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
                         const float *src, float *dst)
 {
     if (mpp_mesh_group_size(r, mask) == 1) {
-        copy(dst, src, outer * extent * inner);
+        copy(dst, src, 4 * outer * extent * inner);
         return;
     }
     struct mpp_cut cut = cut_of(r, mask, outer, extent, inner);
     r->transport->ops->reduce_scatter(r, mask, &cut, src, dst);
 }
 
-void mpp_slice(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src,
-               void *dst)
+static void slice(struct mpp_rank *r, int64_t bytes, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+                  const void *src, void *dst)
 {
     int64_t offset, valid;
     int64_t block = mpp_mesh_block(r, mask, mpp_mesh_group_index(r, mask), extent, &offset, &valid);
     if (block == extent) {
-        copy(dst, src, outer * extent * inner);
+        copy(dst, src, bytes * outer * extent * inner);
         return;
     }
     for (int64_t o = 0; o < outer; o++) /* dst may begin where src does */
-        copy((char *)dst + 4 * o * block * inner, (const char *)src + 4 * (o * extent + offset) * inner, valid * inner);
+        copy((char *)dst + bytes * o * block * inner, (const char *)src + bytes * (o * extent + offset) * inner,
+             bytes * valid * inner);
 }
 
-void mpp_all_to_all(struct mpp_rank *r, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
-                    int64_t gather_extent, int split_dim, const void *src, void *dst)
+void mpp_slice(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src,
+               void *dst)
+{
+    slice(r, 4, mask, outer, extent, inner, src, dst);
+}
+
+void mpp_slice_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src,
+                    void *dst)
+{
+    slice(r, 2, mask, outer, extent, inner, src, dst);
+}
+
+static void exchange(struct mpp_rank *r, int64_t bytes, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
+                     int64_t gather_extent, int split_dim, const void *src, void *dst)
 {
     assert(gather_dim != split_dim);
     int first = gather_dim < split_dim ? gather_dim : split_dim;
     int second = gather_dim < split_dim ? split_dim : gather_dim;
-    struct mpp_exchange x = {.d0 = 1, .d2 = 1, .d4 = 1, .gather_first = gather_dim < split_dim};
+    struct mpp_exchange x = {.d0 = 1, .d2 = 1, .d4 = 1, .gather_first = gather_dim < split_dim, .bytes = bytes};
     int64_t count = 1, offset, valid;
     for (int d = 0; d < n_dims; d++) {
         count *= src_dims[d];
@@ -132,7 +159,7 @@ void mpp_all_to_all(struct mpp_rank *r, unsigned mask, int n_dims, const int64_t
             x.d4 *= src_dims[d];
     }
     if (mpp_mesh_group_size(r, mask) == 1) {
-        copy(dst, src, count);
+        copy(dst, src, bytes * count);
         return;
     }
     x.gather_extent = gather_extent;
@@ -143,12 +170,98 @@ void mpp_all_to_all(struct mpp_rank *r, unsigned mask, int n_dims, const int64_t
     r->transport->ops->all_to_all(r, mask, &x, src, dst);
 }
 
-void mpp_to_partial(struct mpp_rank *r, unsigned mask, const float *src, float *dst, int64_t count)
+void mpp_all_to_all(struct mpp_rank *r, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
+                    int64_t gather_extent, int split_dim, const void *src, void *dst)
+{
+    exchange(r, 4, mask, n_dims, src_dims, gather_dim, gather_extent, split_dim, src, dst);
+}
+
+void mpp_all_to_all_half(struct mpp_rank *r, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
+                         int64_t gather_extent, int split_dim, const void *src, void *dst)
+{
+    exchange(r, 2, mask, n_dims, src_dims, gather_dim, gather_extent, split_dim, src, dst);
+}
+
+static void to_partial(struct mpp_rank *r, unsigned mask, const void *src, void *dst, int64_t bytes)
 {
     if (mpp_mesh_group_index(r, mask) == 0)
-        copy(dst, src, count);
+        copy(dst, src, bytes);
     else
-        memset(dst, 0, (size_t)count * sizeof *dst);
+        memset(dst, 0, (size_t)bytes);
+}
+
+void mpp_to_partial(struct mpp_rank *r, unsigned mask, const float *src, float *dst, int64_t count)
+{
+    to_partial(r, mask, src, dst, 4 * count);
+}
+
+void mpp_to_partial_half(struct mpp_rank *r, unsigned mask, const void *src, void *dst, int64_t count)
+{
+    to_partial(r, mask, src, dst, 2 * count);
+}
+
+/* ---- sums of 16-bit floats: formed in f32, a part at a time in the workspace --------------------------- */
+
+enum { PART = 1 << 18 }; /* floats */
+
+void mpp_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, void *x, int64_t count)
+{
+    float *part = (float *)(void *)r->workspace;
+    if (mpp_mesh_group_size(r, mask) == 1)
+        return;
+    for (int64_t i = 0; i < count; i += PART) {
+        int64_t n = count - i < PART ? count - i : PART;
+        mpp_half_read_all(r, type, (const uint16_t *)x + i, n, part);
+        r->transport->ops->all_reduce(r, mask, part, n, false);
+        mpp_half_write_all(r, type, part, n, (uint16_t *)x + i);
+    }
+}
+
+/* How much of [outer, extent, inner] is summed at a time: all of EXTENT, some of OUTER or of INNER. */
+static void part_of(int64_t outer, int64_t extent, int64_t inner, int64_t *outer_out, int64_t *inner_out)
+{
+    int64_t most = extent < PART ? PART / extent : 1;
+    *inner_out = inner < most ? inner : most;
+    *outer_out = *inner_out < inner ? 1 : most / inner < outer ? most / inner : outer;
+}
+
+/* Parts stand in the workspace as [extent, outer, inner], in which the cut comes first. */
+void mpp_reduce_scatter_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, int64_t outer, int64_t extent,
+                             int64_t inner, const void *src, void *dst)
+{
+    if (mpp_mesh_group_size(r, mask) == 1) {
+        copy(dst, src, 2 * outer * extent * inner);
+        return;
+    }
+    int64_t n_outer, n_inner;
+    part_of(outer, extent, inner, &n_outer, &n_inner);
+    for (int64_t o = 0; o < outer; o += n_outer)
+        for (int64_t i = 0; i < inner; i += n_inner) {
+            int64_t n = outer - o < n_outer ? outer - o : n_outer, width = inner - i < n_inner ? inner - i : n_inner;
+            struct mpp_cut cut = cut_of(r, mask, 1, extent, n * width);
+            float *from = (float *)(void *)r->workspace, *to = from + extent * n * width;
+            for (int64_t k = 0; k < n; k++)
+                for (int64_t e = 0; e < extent; e++)
+                    mpp_half_read(type, (const uint16_t *)src + ((o + k) * extent + e) * inner + i, width,
+                                  from + (e * n + k) * width);
+            r->transport->ops->reduce_scatter(r, mask, &cut, from, to);
+            for (int64_t k = 0; k < n; k++)
+                for (int64_t e = 0; e < cut.block; e++)
+                    mpp_half_write(type, to + (e * n + k) * width, width,
+                                   (uint16_t *)dst + ((o + k) * cut.block + e) * inner + i);
+        }
+}
+
+int64_t mpp_all_reduce_half_workspace(int64_t count)
+{
+    return 4 * (count < PART ? count : PART);
+}
+
+int64_t mpp_reduce_scatter_half_workspace(int64_t outer, int64_t extent, int64_t inner)
+{
+    int64_t n_outer, n_inner;
+    part_of(outer, extent, inner, &n_outer, &n_inner);
+    return 2 * 4 * n_outer * extent * n_inner;
 }
 
 int64_t mpp_all_gather_workspace(int64_t outer, int64_t extent, int64_t inner)

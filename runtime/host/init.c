@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "half.h"
 #include "init.h"
 #include "kernels_internal.h"
 #include "random.h"
@@ -45,6 +46,22 @@ static void draw(const struct mpp_tensor *t, uint64_t seed, uint64_t hash, int64
     }
 }
 
+static bool is_half(const struct mpp_tensor *t)
+{
+    return t->type == MPP_TYPE_BF16 || t->type == MPP_TYPE_F16;
+}
+
+/* COUNT elements from FIRST on, in f32. */
+static void fill(const struct mpp_tensor *t, uint64_t seed, uint64_t hash, int64_t first, int64_t count, double value,
+                 float *out)
+{
+    if (t->init == MPP_INIT_NORMAL || t->init == MPP_INIT_UNIFORM)
+        draw(t, seed, hash, first, count, out);
+    else
+        for (int64_t i = 0; i < count; i++)
+            out[i] = (float)value;
+}
+
 static void fill_run(const struct mpp_tensor *t, uint64_t seed, uint64_t hash, const struct mpp_run *run, void *local)
 {
     double value = t->init == MPP_INIT_ONES ? 1.0 : t->init == MPP_INIT_CONSTANT ? t->init_a : 0.0;
@@ -53,15 +70,17 @@ static void fill_run(const struct mpp_tensor *t, uint64_t seed, uint64_t hash, c
             ((int32_t *)local)[run->local + i] = (int32_t)value;
         return;
     }
-    float *out = (float *)local + run->local;
-    if (t->init == MPP_INIT_NORMAL || t->init == MPP_INIT_UNIFORM)
-        draw(t, seed, hash, run->global, run->count, out);
-    else
-        for (int64_t i = 0; i < run->count; i++)
-            out[i] = (float)value;
+    if (!is_half(t))
+        fill(t, seed, hash, run->global, run->count, value, (float *)local + run->local);
+    for (int64_t i = 0; i < run->count && is_half(t); i += MPP_CHUNK) {
+        float part[MPP_CHUNK];
+        int64_t n = mpp_min_i64(MPP_CHUNK, run->count - i);
+        fill(t, seed, hash, run->global + i, n, value, part);
+        mpp_half_write(t->type, part, n, (uint16_t *)local + run->local + i);
+    }
 }
 
-int mpp_init_random(struct mpp_rank *r, enum mpp_tensor_kind kind, struct mpp_error *error)
+static int random_tensors(struct mpp_rank *r, enum mpp_tensor_kind kind, struct mpp_error *error)
 {
     struct mpp_named *named;
     int n;
@@ -76,6 +95,14 @@ int mpp_init_random(struct mpp_rank *r, enum mpp_tensor_kind kind, struct mpp_er
     }
     mpp_named_free(named, n);
     return MPP_EXIT_OK;
+}
+
+int mpp_init_random(struct mpp_rank *r, enum mpp_tensor_kind kind, struct mpp_error *error)
+{
+    int code = random_tensors(r, kind, error);
+    if (code == MPP_EXIT_OK && kind == MPP_KIND_PARAMETER)
+        code = random_tensors(r, MPP_KIND_ROUNDED, error);
+    return code;
 }
 
 /* ---- from files ------------------------------------------------------------------------------------ */
@@ -102,6 +129,17 @@ static int check_weight(const char *path, const struct mpp_named *named, const s
     return MPP_EXIT_OK;
 }
 
+/* Rounded parameters: their masters were checked. */
+static void load_half_run(const struct mpp_tensor *t, const struct mpp_weight *w, const struct mpp_run *run, uint16_t *local)
+{
+    for (int64_t i = 0; i < run->count; i += MPP_CHUNK) {
+        float part[MPP_CHUNK];
+        int64_t n = mpp_min_i64(MPP_CHUNK, run->count - i);
+        (void)mpp_weight_read(w, run->global + i, n, part);
+        mpp_half_write(t->type, part, n, local + run->local + i);
+    }
+}
+
 /* FINITE: other numbers are refused. */
 static int load_block(const struct mpp_rank *r, const struct mpp_named *named, const struct mpp_weight *w, bool finite,
                       struct mpp_error *error)
@@ -112,6 +150,10 @@ static int load_block(const struct mpp_rank *r, const struct mpp_named *named, c
     while (mpp_block_next(&block, &run)) {
         if (named->tensor->type == MPP_TYPE_I32) {
             (void)mpp_weight_read_i32(w, run.global, run.count, (int32_t *)(void *)local + run.local);
+            continue;
+        }
+        if (is_half(named->tensor)) {
+            load_half_run(named->tensor, w, &run, (uint16_t *)(void *)local);
             continue;
         }
         float *x = (float *)(void *)local + run.local;
@@ -164,6 +206,18 @@ static int load_all(struct mpp_rank *r, const struct mpp_named *named, int n, co
     return MPP_EXIT_OK;
 }
 
+/* The rounded parameters, from the file of their masters. */
+static int load_rounded(struct mpp_rank *r, const char *path, struct mpp_weights *weights, struct mpp_error *error)
+{
+    struct mpp_named *named;
+    int n, code = mpp_named_list(r->program, MPP_KIND_ROUNDED, &named, &n, error);
+    if (code != MPP_EXIT_OK)
+        return code;
+    code = load_all(r, named, n, path, weights, false, error);
+    mpp_named_free(named, n);
+    return code;
+}
+
 int mpp_init_load(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *path, const char *const *strip,
                   char *note, int note_bytes, struct mpp_error *error)
 {
@@ -176,6 +230,8 @@ int mpp_init_load(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *pat
     code = mpp_weights_open(path, strip, &weights, error);
     if (code == MPP_EXIT_OK) {
         code = load_all(r, named, n, path, weights, note != NULL, error); /* a checkpoint is taken as it is */
+        if (code == MPP_EXIT_OK && kind == MPP_KIND_PARAMETER)
+            code = load_rounded(r, path, weights, error);
         struct short_list extra = {0};
         for (int i = 0; i < mpp_weights_count(weights); i++)
             if (!mpp_weights_at(weights, i)->used)

@@ -2,6 +2,7 @@
 #include "kernels_internal.h"
 
 enum { SUM_CHUNK = 16384 };
+#define LARGEST_SCALE 16777216.0f
 
 /* The sum of x^2 over N runs of RUN elements at ROWS [n] * STRIDE: in chunks, which any thread may add up. */
 static double square_sum_of(const struct mpp_rank *r, const int64_t *rows, int64_t n, int64_t stride, int64_t run,
@@ -51,12 +52,34 @@ void mpp_clip_scale(struct mpp_rank *r, const float *square_sum, float *norm, fl
         *norm = (float)n;
 }
 
+void mpp_loss_scale(struct mpp_rank *r, bool dynamic, int64_t every, const float *square_sum, float *norm, float *grad_scale,
+                    float *loss_scale, float *good, float *skipped)
+{
+    double scale = (double)*loss_scale, true_sum = (double)*square_sum / scale / scale;
+    double n = sqrt(true_sum), limit = r->hyper.clip_norm;
+    bool finite = isfinite(*square_sum);
+    *norm = (float)n;
+    *grad_scale = !finite ? 0.0f : limit > 0 && n > limit ? (float)(limit / n / scale) : (float)(1 / scale);
+    *good = finite ? *good + 1.0f : 0.0f;
+    *skipped += finite ? 0.0f : 1.0f;
+    if (dynamic && finite && *good >= (float)every) {
+        *loss_scale = fminf(2.0f * *loss_scale, fmaxf(*loss_scale, LARGEST_SCALE));
+        *good = 0.0f;
+    } else if (dynamic && !finite) {
+        *loss_scale = fminf(*loss_scale, fmaxf(0.5f * *loss_scale, 1.0f));
+    }
+    r->skipped = (int64_t)*skipped;
+}
+
 void mpp_adamw(struct mpp_rank *r, int64_t count, float weight_decay, const float *grad_scale, const float *grad,
                float *param, float *m, float *v)
 {
     const struct mpp_hyper *h = &r->hyper;
-    double correct1 = 1 - pow(h->beta1, (double)r->step), correct2 = 1 - pow(h->beta2, (double)r->step);
+    double taken = (double)(r->step - r->skipped);
     float scale = grad_scale ? *grad_scale : 1.0f;
+    if (scale == 0.0f)
+        return;
+    double correct1 = 1 - pow(h->beta1, taken), correct2 = 1 - pow(h->beta2, taken);
     float decay = (float)(h->lr * weight_decay), epsilon = (float)h->epsilon;
     float keep1 = (float)h->beta1, take1 = (float)(1 - h->beta1);
     float keep2 = (float)h->beta2, take2 = (float)(1 - h->beta2);
@@ -80,13 +103,15 @@ void mpp_sgd(struct mpp_rank *r, int64_t count, float weight_decay, const float 
     const struct mpp_hyper *h = &r->hyper;
     float scale = grad_scale ? *grad_scale : 1.0f;
     float lr = (float)h->lr, momentum = (float)h->momentum;
+    if (scale == 0.0f)
+        return;
     if (!velocity) {
         MPP_PARALLEL_SIMD(r, count)
         for (int64_t i = 0; i < count; i++)
             param[i] -= lr * MPP_FMAF(weight_decay, param[i], grad[i] * scale);
         return;
     }
-    float keep = r->step == 1 ? 0.0f : momentum; /* v = g at step 1 */
+    float keep = r->step - r->skipped == 1 ? 0.0f : momentum; /* v = g at step 1 */
     float along = h->nesterov ? momentum : 1.0f, direct = h->nesterov ? 1.0f : 0.0f;
     MPP_PARALLEL_SIMD(r, count)
     for (int64_t i = 0; i < count; i++) {

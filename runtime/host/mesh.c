@@ -82,12 +82,13 @@ void mpp_piece_copy(const struct mpp_piece *piece, const void *src, void *dst)
 {
     const char *from = src;
     char *to = dst;
-    size_t run_bytes = (size_t)piece->run * 4;
+    int64_t bytes = piece->bytes;
+    size_t run_bytes = (size_t)(piece->run * bytes);
     for (int64_t i = 0; i < piece->n[0]; i++)
         for (int64_t j = 0; j < piece->n[1]; j++)
             for (int64_t k = 0; k < piece->n[2]; k++)
-                memcpy(to + 4 * (i * piece->dst_stride[0] + j * piece->dst_stride[1] + k * piece->dst_stride[2]),
-                       from + 4 * (i * piece->src_stride[0] + j * piece->src_stride[1] + k * piece->src_stride[2]),
+                memcpy(to + bytes * (i * piece->dst_stride[0] + j * piece->dst_stride[1] + k * piece->dst_stride[2]),
+                       from + bytes * (i * piece->src_stride[0] + j * piece->src_stride[1] + k * piece->src_stride[2]),
                        run_bytes);
 }
 
@@ -115,6 +116,7 @@ bool mpp_exchange_piece(const struct mpp_rank *r, unsigned mask, const struct mp
         .src_stride = {s1 * x->d2 * s2 * x->d4, x->d2 * s2 * x->d4, s2 * x->d4},
         .dst_stride = {t1 * x->d2 * t2 * x->d4, x->d2 * t2 * x->d4, t2 * x->d4},
         .run = n2 * x->d4,
+        .bytes = x->bytes,
     };
     *src_offset_out = (src1 * x->d2 * s2 + src2) * x->d4;
     *dst_offset_out = (dst1 * x->d2 * t2 + dst2) * x->d4;

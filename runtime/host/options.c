@@ -1,5 +1,6 @@
 /* options.c - the trainer's command line. */
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,14 +8,14 @@
 #include "options.h"
 #include "threads.h"
 
-enum option { OPT_DATA, OPT_STEPS, OPT_SEED, OPT_INIT, OPT_SAVE, OPT_RESUME, OPT_METRICS, OPT_DUMP_GRADS, OPT_LR,
+enum option { OPT_DATA, OPT_STEPS, OPT_SEED, OPT_INIT, OPT_SAVE, OPT_RESUME, OPT_METRICS, OPT_DUMP_GRADS, OPT_LR, OPT_LOSS_SCALE,
               OPT_THREADS, OPT_TIMEOUT, OPT_HELP, N_OPTIONS };
 
 #define TIMEOUT_S 600
 
 static const char *const names[N_OPTIONS] = {
     "--data", "--steps", "--seed", "--init", "--save", "--resume", "--metrics", "--dump-grads", "--lr",
-    "--threads", "--timeout", "--help",
+    "--loss-scale", "--threads", "--timeout", "--help",
 };
 
 static int parse_range(const char *name, const char *value, int64_t least, int64_t most, int64_t *out, struct mpp_error *error)
@@ -65,6 +66,11 @@ static int parse_one(enum option option, const char *value, struct mpp_options *
         o->lr = strtod(value, &end);
         if (end == value || *end != '\0' || !isfinite(o->lr) || o->lr < 0)
             return mpp_error_set(error, MPP_EXIT_INPUT, "--lr takes a number from 0 on, not \"%s\"", value);
+        break;
+    case OPT_LOSS_SCALE:
+        o->loss_scale = strtod(value, &end);
+        if (end == value || *end != '\0' || !(o->loss_scale >= FLT_MIN && o->loss_scale <= FLT_MAX))
+            return mpp_error_set(error, MPP_EXIT_INPUT, "--loss-scale takes a number above 0, not \"%s\"", value);
         break;
     default: break;
     }
@@ -121,6 +127,9 @@ int mpp_options_parse(int argc, char **argv, const struct mpp_program *program, 
         if (code != MPP_EXIT_OK)
             return code;
     }
+    if (o.loss_scale > 0 && !program->scales_loss)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "--loss-scale: this plan does not scale the loss; only those of "
+                             "mpplan --precision fp16 do");
     bool begins = o.resume != NULL && o.save != NULL && strcmp(o.resume, o.save) == 0; /* or goes on, if it has begun */
     if (o.init != NULL && o.resume != NULL && !begins)
         return mpp_error_set(error, MPP_EXIT_INPUT, "--init and --resume both say where the weights come from; give one");
@@ -150,6 +159,7 @@ void mpp_options_usage(FILE *out, const char *argv0, const struct mpp_program *p
             "  --metrics FILE.jsonl  one JSON line per step\n"
             "  --dump-grads FILE     gradients of the first step, as safetensors\n"
             "  --lr X                peak learning rate; default %g\n"
+            "%s"
             "  --threads N           of each device; default OMP_NUM_THREADS, or the cores there are for it\n"
             "  --timeout S           over MPI: seconds after which a rank that others wait for counts as hung;\n"
             "                        default %d, 0: never\n"
@@ -157,5 +167,7 @@ void mpp_options_usage(FILE *out, const char *argv0, const struct mpp_program *p
             "With --save: SIGTERM, SIGINT and SIGUSR2 stop after the running step and save; SIGUSR1 saves.\n",
             slash != NULL ? slash + 1 : argv0, program->model, program->data != NULL ? program->data : "none",
             (long long)program->steps, (long long)program->seed, program->weights != NULL ? program->weights : "random",
-            program->save_every > 0 ? " and every few steps" : "", (double)program->hyper.lr, TIMEOUT_S);
+            program->save_every > 0 ? " and every few steps" : "", (double)program->hyper.lr,
+            program->scales_loss ? "  --loss-scale X        to begin with, or to go on with; default the plan's, or the checkpoint's\n" : "",
+            TIMEOUT_S);
 }

@@ -24,6 +24,7 @@ struct mpp_options {
     uint64_t seed;
     bool seed_given;
     double lr; /* peak */
+    double loss_scale; /* 0: not given */
     int64_t timeout_s; /* of a rank that others wait for; 0: never */
 };
 

@@ -144,6 +144,10 @@ int mpp_progress_step(struct mpp_progress *progress, const struct mpp_step_repor
     print_number(p->metrics, "loss", report->loss);
     print_number(p->metrics, "grad_norm", report->grad_norm);
     print_number(p->metrics, "lr", report->lr);
+    if (report->loss_scale > 0) {
+        print_number(p->metrics, "loss_scale", report->loss_scale);
+        fprintf(p->metrics, ", \"skipped_steps\": %lld", (long long)report->skipped);
+    }
     print_number(p->metrics, "step_s", report->step_s);
     print_number(p->metrics, "tokens_per_s", report->tokens_per_s);
     fputs("}\n", p->metrics);

@@ -41,6 +41,13 @@ double mpp_trainer_lr(const struct mpp_program *program, double peak, int64_t st
     return program->final_lr + 0.5 * (peak - program->final_lr) * (1 + cos(pi * done));
 }
 
+static double scalar_at(const struct mpp_rank *r, int64_t offset)
+{
+    float x;
+    memcpy(&x, r->arena + offset, sizeof x);
+    return (double)x;
+}
+
 /* ---- setting up ---------------------------------------------------------------------------------------- */
 
 static void make_arena(struct mpp_rank *r)
@@ -65,12 +72,21 @@ static void make_arena(struct mpp_rank *r)
     mpp_agree(r, code, &error);
 }
 
+/* --loss-scale replaces the plan's, or the checkpoint's. */
+static void set_loss_scale(struct mpp_rank *r)
+{
+    float scale = (float)local_of(r)->job->options->loss_scale;
+    if (scale > 0.0f)
+        memcpy(r->arena + r->program->loss_scale_offset, &scale, sizeof scale);
+}
+
 static void make_parameters(struct mpp_rank *r)
 {
     const struct mpp_job *job = local_of(r)->job;
     struct mpp_error error = {0};
     if (job->resume != NULL) {
         mpp_checkpoint_load(r, job->resume);
+        set_loss_scale(r);
         return;
     }
     int code = mpp_init_random(r, MPP_KIND_OPTIMIZER, &error);
@@ -84,6 +100,7 @@ static void make_parameters(struct mpp_rank *r)
             mpp_note("%s", note);
     }
     mpp_agree(r, code, &error);
+    set_loss_scale(r);
 }
 
 static void announce(const struct mpp_rank *r)
@@ -170,7 +187,7 @@ static int keep_state(struct mpp_rank *r, char **buffer, bool back, struct mpp_e
             const struct mpp_tensor *t = &r->program->tensors[i];
             if (t->kind != MPP_KIND_PARAMETER && t->kind != MPP_KIND_OPTIMIZER)
                 continue;
-            int64_t bytes = 4 * mpp_block_of(r, t).padded_count;
+            int64_t bytes = 4 * mpp_block_of(r, t).padded_count; /* masters: the rounded ones stay as they are */
             for (int k = 0; k < (t->count > 0 ? t->count : 1); k++) {
                 char *tensor = r->arena + t->offset + k * t->stride;
                 total += bytes;
@@ -189,6 +206,20 @@ static int keep_state(struct mpp_rank *r, char **buffer, bool back, struct mpp_e
     return MPP_EXIT_OK;
 }
 
+/* Gradients were made of a loss times a scale. */
+static void divide_gradients(struct mpp_rank *r, double scale)
+{
+    for (int i = 0; i < r->program->n_tensors; i++) {
+        const struct mpp_tensor *t = &r->program->tensors[i];
+        int64_t n = mpp_block_of(r, t).padded_count;
+        for (int k = 0; t->kind == MPP_KIND_GRADIENT && k < (t->count > 0 ? t->count : 1); k++) {
+            float *x = (float *)(void *)(r->arena + t->offset + k * t->stride);
+            for (int64_t j = 0; j < n; j++)
+                x[j] = (float)((double)x[j] / scale);
+        }
+    }
+}
+
 /* The gradients of the step to come, without taking it. */
 static void dump_gradients(struct mpp_rank *r, int64_t step)
 {
@@ -204,20 +235,15 @@ static void dump_gradients(struct mpp_rank *r, int64_t step)
     mpp_agree(r, keep_state(r, state, false, &error), &error);
     run_passes(r);
     r->program->reduce_gradients(r);
+    if (r->program->scales_loss)
+        divide_gradients(r, scalar_at(r, r->program->loss_scale_offset));
     mpp_checkpoint_write(r, MPP_KIND_GRADIENT, job->options->dump_grads);
     mpp_agree(r, keep_state(r, state, true, &error), &error);
     free(*state);
     *state = NULL;
 }
 
-static double scalar_at(const struct mpp_rank *r, int64_t offset)
-{
-    float x;
-    memcpy(&x, r->arena + offset, sizeof x);
-    return (double)x;
-}
-
-static void report_step(struct mpp_rank *r, double begun_s)
+static void report_step(struct mpp_rank *r, double begun_s, double loss_scale)
 {
     const struct mpp_program *p = r->program;
     struct mpp_error error;
@@ -227,6 +253,8 @@ static void report_step(struct mpp_rank *r, double begun_s)
         .loss = scalar_at(r, p->loss_offset),
         .grad_norm = p->grad_norm_offset >= 0 ? scalar_at(r, p->grad_norm_offset) : (double)NAN,
         .lr = r->hyper.lr,
+        .loss_scale = loss_scale,
+        .skipped = r->skipped,
         .step_s = step_s,
         .tokens = p->tokens_per_sample > 1,
         .tokens_per_s = (double)(p->batch * (p->tokens_per_sample > 0 ? p->tokens_per_sample : 1)) / step_s,
@@ -294,9 +322,10 @@ static void train(struct mpp_rank *r)
         set_step(r, step);
         run_passes(r);
         mpp_feed_release(local_of(r)->feed);
+        double loss_scale = r->program->scales_loss ? scalar_at(r, r->program->loss_scale_offset) : 0;
         r->program->update(r);
         if (r->rank == 0)
-            report_step(r, begun_s);
+            report_step(r, begun_s, loss_scale);
         if (o->save != NULL && every > 0 && step % every == 0) {
             save(r);
             tell_saved(r);

@@ -22,10 +22,11 @@ struct mpp_program;
 struct mpp_rank;
 struct mpp_transport;
 
-/* A dimension that a collective cuts, seen as [outer, extent, inner] of 4-byte elements. */
+/* A dimension that a collective cuts, seen as [outer, extent, inner] of elements of 4 or 2 bytes; sums are of floats. */
 struct mpp_cut {
     int64_t outer, extent, inner;
     int64_t block; /* padded extent of one member's part */
+    int64_t bytes; /* of an element */
 };
 
 /* An array exchanged by all_to_all, seen as [d0, first, d2, second, d4]: of the two cut dimensions one is
@@ -35,6 +36,7 @@ struct mpp_exchange {
     int64_t gather_extent, gather_block; /* dst has the extent, src the block */
     int64_t split_extent, split_block;   /* src has the extent, dst the block */
     bool gather_first;                   /* the gathered dimension is the outer one of the two */
+    int64_t bytes;                       /* of an element: 4 or 2 */
 };
 
 struct mpp_transport_ops {
@@ -93,11 +95,11 @@ int mpp_mesh_group_base(const struct mpp_program *program, int rank, unsigned ma
 int64_t mpp_mesh_block(const struct mpp_rank *r, unsigned mask, int index, int64_t extent, int64_t *offset_out,
                        int64_t *valid_out);
 
-/* Move one element block: N0 x N1 x N2 pieces of RUN elements of 4 bytes, with strides in elements. */
+/* Move one element block: N0 x N1 x N2 pieces of RUN elements of BYTES each, with strides in elements. */
 struct mpp_piece {
     int64_t n[3];
     int64_t src_stride[3], dst_stride[3];
-    int64_t run;
+    int64_t run, bytes;
 };
 void mpp_piece_copy(const struct mpp_piece *piece, const void *src, void *dst);
 

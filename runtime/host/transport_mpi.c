@@ -129,19 +129,25 @@ static bool set_counts(struct mpp_rank *r, unsigned mask, const struct mpp_cut *
     return true;
 }
 
+static MPI_Datatype type_of(int64_t bytes)
+{
+    return bytes == 2 ? MPI_INT16_T : MPI_INT32_T;
+}
+
 /* All members' packed blocks, where PACKED holds this rank's. */
-static void gather_packed(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, int32_t *packed)
+static void gather_packed(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, char *packed)
 {
     struct mpi *t = mpi_of(r);
+    MPI_Datatype type = type_of(cut->bytes);
     if (set_counts(r, mask, cut)) {
-        check(r, MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_INT32_T, packed, t->counts, t->displacements, MPI_INT32_T, t->comm[mask]),
+        check(r, MPI_Allgatherv(MPI_IN_PLACE, 0, type, packed, t->counts, t->displacements, type, t->comm[mask]),
               "MPI_Allgatherv");
         return;
     }
     for (int m = 0; m < mpp_mesh_group_size(r, mask); m++) {
         int64_t count, place = packed_block(r, mask, cut, m, &count);
         for (int64_t i = 0; i < count; i += t->call_elements)
-            check(r, MPI_Bcast(packed + place + i, piece_of(t, count, i), MPI_INT32_T, m, t->comm[mask]), "MPI_Bcast");
+            check(r, MPI_Bcast(packed + cut->bytes * (place + i), piece_of(t, count, i), type, m, t->comm[mask]), "MPI_Bcast");
     }
 }
 
@@ -152,7 +158,7 @@ static void mpi_all_gather(struct mpp_rank *r, unsigned mask, const struct mpp_c
     wait_begins(r);
     if (cut->outer == 1) {
         if (count > 0)
-            memcpy((char *)dst + 4 * place, src, (size_t)count * 4);
+            memcpy((char *)dst + cut->bytes * place, src, (size_t)(count * cut->bytes));
         gather_packed(r, mask, cut, dst);
         wait_ends(r);
         return;
@@ -161,17 +167,17 @@ static void mpi_all_gather(struct mpp_rank *r, unsigned mask, const struct mpp_c
         int who = m == 0 ? self : m - 1;
         int64_t offset, valid;
         mpp_mesh_block(r, mask, who, cut->extent, &offset, &valid);
-        char *packed = r->workspace + 4 * packed_block(r, mask, cut, who, &count);
-        struct mpp_piece piece = {.n = {1, 1, cut->outer}, .run = valid * cut->inner};
+        char *packed = r->workspace + cut->bytes * packed_block(r, mask, cut, who, &count);
+        struct mpp_piece piece = {.n = {1, 1, cut->outer}, .run = valid * cut->inner, .bytes = cut->bytes};
         if (m == 0) {
             piece.src_stride[2] = cut->block * cut->inner;
             piece.dst_stride[2] = valid * cut->inner;
             mpp_piece_copy(&piece, src, packed);
-            gather_packed(r, mask, cut, (int32_t *)(void *)r->workspace);
+            gather_packed(r, mask, cut, r->workspace);
         } else {
             piece.src_stride[2] = valid * cut->inner;
             piece.dst_stride[2] = cut->extent * cut->inner;
-            mpp_piece_copy(&piece, packed, (char *)dst + 4 * offset * cut->inner);
+            mpp_piece_copy(&piece, packed, (char *)dst + cut->bytes * offset * cut->inner);
         }
     }
     wait_ends(r);
@@ -190,6 +196,7 @@ static const float *pack_blocks(struct mpp_rank *r, unsigned mask, const struct 
             .src_stride = {0, 0, cut->extent * cut->inner},
             .dst_stride = {0, 0, valid * cut->inner},
             .run = valid * cut->inner,
+            .bytes = sizeof *src,
         };
         mpp_piece_copy(&piece, src + offset * cut->inner, r->workspace + 4 * packed_block(r, mask, cut, m, &count));
     }
@@ -324,15 +331,16 @@ static bool mpi_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, const st
 
 /* ---- exchanges and messages ---- */
 
-/* OUT_COUNT elements to member TO, IN_COUNT from member FROM. */
-static void swap(struct mpp_rank *r, unsigned mask, int to, const int32_t *out, int64_t out_count, int from, int32_t *in,
-                 int64_t in_count)
+/* OUT_COUNT elements of BYTES to member TO, IN_COUNT from member FROM. */
+static void swap(struct mpp_rank *r, unsigned mask, int64_t bytes, int to, const char *out, int64_t out_count, int from,
+                 char *in, int64_t in_count)
 {
     const struct mpi *t = mpi_of(r);
+    MPI_Datatype type = type_of(bytes);
     for (int64_t i = 0; i < out_count || i < in_count; i += t->call_elements) {
         bool sends = i < out_count, receives = i < in_count;
-        check(r, MPI_Sendrecv(out + (sends ? i : 0), sends ? piece_of(t, out_count, i) : 0, MPI_INT32_T, sends ? to : MPI_PROC_NULL,
-                              0, in + (receives ? i : 0), receives ? piece_of(t, in_count, i) : 0, MPI_INT32_T,
+        check(r, MPI_Sendrecv(out + (sends ? i * bytes : 0), sends ? piece_of(t, out_count, i) : 0, type, sends ? to : MPI_PROC_NULL,
+                              0, in + (receives ? i * bytes : 0), receives ? piece_of(t, in_count, i) : 0, type,
                               receives ? from : MPI_PROC_NULL, 0, t->comm[mask], MPI_STATUS_IGNORE), "MPI_Sendrecv");
     }
 }
@@ -343,7 +351,7 @@ static void mpi_all_to_all(struct mpp_rank *r, unsigned mask, const struct mpp_e
 {
     int n = mpp_mesh_group_size(r, mask), self = mpp_mesh_group_index(r, mask);
     int64_t largest = x->d0 * x->d2 * x->d4 * x->gather_block * x->split_block;
-    char *out = r->workspace, *in = r->workspace + 4 * largest;
+    char *out = r->workspace, *in = r->workspace + x->bytes * largest;
     wait_begins(r);
     for (int round = 0; round < n; round++) {
         int to = (self + round) % n, from = (self + n - round) % n;
@@ -351,27 +359,27 @@ static void mpi_all_to_all(struct mpp_rank *r, unsigned mask, const struct mpp_e
         struct mpp_piece piece;
         if (mpp_exchange_piece(r, mask, x, self, to, &src_offset, &dst_offset, &piece)) {
             if (to == self) {
-                mpp_piece_copy(&piece, (const char *)src + 4 * src_offset, (char *)dst + 4 * dst_offset);
+                mpp_piece_copy(&piece, (const char *)src + x->bytes * src_offset, (char *)dst + x->bytes * dst_offset);
                 continue;
             }
             send_count = piece.n[0] * piece.n[1] * piece.n[2] * piece.run;
             piece.dst_stride[2] = piece.run;
             piece.dst_stride[1] = piece.n[2] * piece.run;
             piece.dst_stride[0] = piece.n[1] * piece.n[2] * piece.run;
-            mpp_piece_copy(&piece, (const char *)src + 4 * src_offset, out);
+            mpp_piece_copy(&piece, (const char *)src + x->bytes * src_offset, out);
         }
         bool some = mpp_exchange_piece(r, mask, x, from, self, &src_offset, &dst_offset, &piece);
         if (some)
             receive_count = piece.n[0] * piece.n[1] * piece.n[2] * piece.run;
         if (to == self)
             continue;
-        swap(r, mask, to, (const int32_t *)(void *)out, send_count, from, (int32_t *)(void *)in, receive_count);
+        swap(r, mask, x->bytes, to, out, send_count, from, in, receive_count);
         if (!some)
             continue;
         piece.src_stride[2] = piece.run;
         piece.src_stride[1] = piece.n[2] * piece.run;
         piece.src_stride[0] = piece.n[1] * piece.n[2] * piece.run;
-        mpp_piece_copy(&piece, in, (char *)dst + 4 * dst_offset);
+        mpp_piece_copy(&piece, in, (char *)dst + x->bytes * dst_offset);
     }
     wait_ends(r);
 }

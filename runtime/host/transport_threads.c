@@ -155,8 +155,9 @@ static void threads_all_gather(struct mpp_rank *r, unsigned mask, const struct m
             .src_stride = {0, 0, cut->block * cut->inner},
             .dst_stride = {0, 0, cut->extent * cut->inner},
             .run = valid * cut->inner,
+            .bytes = cut->bytes,
         };
-        mpp_piece_copy(&piece, g->published[m], (char *)dst + 4 * offset * cut->inner);
+        mpp_piece_copy(&piece, g->published[m], (char *)dst + cut->bytes * offset * cut->inner);
     }
     group_meet(r, g);
 }
@@ -190,7 +191,7 @@ static void threads_all_to_all(struct mpp_rank *r, unsigned mask, const struct m
         int64_t from, to;
         struct mpp_piece piece;
         if (mpp_exchange_piece(r, mask, x, m, self, &from, &to, &piece))
-            mpp_piece_copy(&piece, (const char *)g->published[m] + 4 * from, (char *)dst + 4 * to);
+            mpp_piece_copy(&piece, (const char *)g->published[m] + x->bytes * from, (char *)dst + x->bytes * to);
     }
     group_meet(r, g);
 }
