@@ -11,8 +11,12 @@ void mpp_stage_note_uses(struct mpp_arena *arena, const struct mpp_graph *g, str
 {
     out->producer = mpp_arena_array(arena, g->n_tensors, int);
     out->first_use = mpp_arena_array(arena, g->n_tensors + 1, int);
+    out->updated_by = mpp_arena_array(arena, g->n_tensors, mpp_id);
     for (mpp_id t = 0; t < g->n_tensors; t++)
-        out->producer[t] = -1;
+        out->producer[t] = out->updated_by[t] = -1;
+    for (mpp_id t = 0; t < g->n_tensors; t++)
+        if (g->tensors[t].updates >= 0)
+            out->updated_by[g->tensors[t].updates] = t;
     for (int i = 0; i < g->n_groups; i++) {
         for (int o = 0; o < g->groups[i].n_out; o++)
             out->producer[g->groups[i].out[o]] = i;
@@ -309,6 +313,27 @@ static int wanted_states(struct mpp_build *b, mpp_id t, unsigned phases, int32_t
     return n;
 }
 
+/* The group that makes T's new value without having read T, as one that rounds it from a master does; -1. */
+static int rounds(const struct mpp_build *b, mpp_id t)
+{
+    mpp_id made = b->uses.updated_by[t];
+    int group = made < 0 ? -1 : b->uses.producer[made];
+    for (int o = 0; group >= 0 && o < b->g->groups[group].n_in; o++)
+        if (b->g->groups[group].in[o] == t)
+            return -1;
+    return group;
+}
+
+/* The shardings in which the update leaves T. */
+static int made_states(struct mpp_build *b, mpp_id t, int32_t *out, int n)
+{
+    int i = rounds(b, t);
+    const struct mpp_tie_class *c = i < 0 ? NULL : b->tie[b->class_of_node[b->node_of_group[i]]];
+    for (int k = 0; c && k < c->n_choices; k++)
+        add_state(out, &n, c->state[b->place_in_node[i]][b->g->groups[i].n_in][k]);
+    return n;
+}
+
 /* Is G what S becomes by gathering some of its axes? */
 static bool is_gathered(struct mpp_sharding s, struct mpp_sharding g)
 {
@@ -341,6 +366,7 @@ static struct mpp_rest_class *make_rest_class(struct mpp_build *b, mpp_id t)
     struct mpp_arena *scratch = mpp_arena_scratch(b->arena);
     int32_t *state = mpp_arena_array(scratch, n_states, int32_t);
     int n_step = wanted_states(b, t, step, state, 0), n = wanted_states(b, t, 1u << MPP_PHASE_UPDATE, state, n_step);
+    n = made_states(b, t, state, n);
     if (n == 0)
         state[n++] = mpp_reshard_state(b->p->env.mesh, x->n_dims, mpp_sharding_whole());
     struct mpp_rest_class *c = mpp_arena_array(b->arena, 1, struct mpp_rest_class);
@@ -377,6 +403,10 @@ static bool add_tensor_node(struct mpp_build *b, mpp_id t)
     for (int u = b->uses.first_use[t]; u < b->uses.first_use[t + 1]; u++) {
         mpp_key_int(&key, b->class_of_node[b->node_of_group[b->uses.use[u]]]);
         mpp_key_int(&key, b->place_in_node[b->uses.use[u]] * 64 + b->uses.use_operand[u]);
+    }
+    if (rounds(b, t) >= 0) {
+        mpp_key_int(&key, b->class_of_node[b->node_of_group[rounds(b, t)]]);
+        mpp_key_int(&key, b->place_in_node[rounds(b, t)]);
     }
     int id = mpp_memo_add(b->rests, key.bytes, key.size, &is_new);
     if (is_new) {

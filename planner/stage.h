@@ -86,6 +86,7 @@ struct mpp_stage_uses {
     int *producer;                /* [n_tensors] group; -1: none */
     int *first_use;               /* [n_tensors + 1]; readers of t: use[first_use[t]] to use[first_use[t + 1] - 1], */
     int *use, *use_operand;       /* groups and which input, in execution order */
+    mpp_id *updated_by;           /* [n_tensors] what replaces it at the end of a step; -1 */
 };
 void mpp_stage_note_uses(struct mpp_arena *arena, const struct mpp_graph *g, struct mpp_stage_uses *out);
 
