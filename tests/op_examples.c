@@ -16,6 +16,9 @@ static const struct listed {
 } listed[] = {
     {"Constant", "", "shape=5 7;value=1.5"},
     {"Constant", "", "value=-2"},
+    {"Cast", "5 7 3", "to=f32"},
+    {"Cast", "5 7 3", "to=bf16"},
+    {"Cast", "5 1 7", "to=f16"},
     {"Transpose", "5 7 3", "perm=2 0 1"},
     {"Transpose", "5 1 3", "perm=1 2 0"},
     {"Reshape", "4 6 5", "shape=24 5"},

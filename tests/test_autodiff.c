@@ -198,7 +198,7 @@ static void check_mean_over_batch(void)
     g->tensors[in[0]].role = MPP_ROLE_INPUT;
     g->tensors[in[1]].role = MPP_ROLE_PARAM;
     g->tensors[in[1]].info = mpp_arena_array(arena, 1, struct mpp_param);
-    *g->tensors[in[1]].info = (struct mpp_param){.published = "w", .gradient = -1};
+    *g->tensors[in[1]].info = (struct mpp_param){.published = "w", .gradient = -1, .master = -1};
     struct mpp_gop proto = {.name = "y", .scope = "", .phase = MPP_PHASE_FORWARD, .repeat = -1, .index = -1, .forward = -1};
     mpp_id y = mpp_graph_add_op(g, diag, MPP_OP_MUL, &proto, 2, in, (struct mpp_attrs){0}, NULL);
     int64_t axes[] = {0, 1};
@@ -233,7 +233,7 @@ static void check_fourth_power(void)
     g->tensors[w].role = MPP_ROLE_PARAM;
     g->tensors[w].param = w;
     g->tensors[w].info = mpp_arena_array(arena, 1, struct mpp_param);
-    *g->tensors[w].info = (struct mpp_param){.published = "w", .gradient = -1, .n_published = 1, .published_dims = {3}};
+    *g->tensors[w].info = (struct mpp_param){.published = "w", .gradient = -1, .master = -1, .n_published = 1, .published_dims = {3}};
     struct mpp_gop proto = {.name = "square", .scope = "", .phase = MPP_PHASE_FORWARD, .repeat = -1, .index = -1, .forward = -1};
     struct mpp_attrs none = {0};
     mpp_id at = mpp_graph_add_op(g, diag, MPP_OP_MUL, &proto, 2, (mpp_id[]){w, w}, none, NULL), y = g->ops[at].out[0];
@@ -304,7 +304,7 @@ static void check_unused_parameter(void)
         mpp_id t = mpp_graph_add_tensor(g, k ? "spare" : "used", MPP_F32, 1, &three);
         g->tensors[t].role = MPP_ROLE_PARAM;
         g->tensors[t].info = mpp_arena_array(arena, 1, struct mpp_param);
-        *g->tensors[t].info = (struct mpp_param){.published = k ? "spare.weight" : "used.weight", .gradient = -1};
+        *g->tensors[t].info = (struct mpp_param){.published = k ? "spare.weight" : "used.weight", .gradient = -1, .master = -1};
     }
     struct mpp_gop proto = {.name = "loss", .scope = "", .phase = MPP_PHASE_FORWARD, .repeat = -1, .index = -1, .forward = -1};
     int64_t axis = 0;

@@ -827,7 +827,7 @@ static void test_passes(void)
         struct mpp_pass_ctx ctx = {.arena = l.arena, .diag = l.diag, .dump_after = "autodif"};
         CHECK(mpp_passes_run(&ctx, l.g) == MPP_INVALID, "an unknown pass");
         expect(mpp_diag_text(l.diag),
-               "error: no pass \"autodif\" (build, autodiff, optimizer, fuse); did you mean \"autodiff\"?\n");
+               "error: no pass \"autodif\" (build, autodiff, optimizer, precision, fuse); did you mean \"autodiff\"?\n");
     }
     unload(&l);
 }

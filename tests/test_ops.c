@@ -331,7 +331,7 @@ static void check_gradient(struct mpp_arena *arena, struct mpp_diag *diag, int k
             continue;
         g->tensors[k].role = ex->in[k].given && !constant_input(kind, k) ? MPP_ROLE_PARAM : MPP_ROLE_INPUT;
         g->tensors[k].info = mpp_arena_array(arena, 1, struct mpp_param);
-        *g->tensors[k].info = (struct mpp_param){.published = g->tensors[k].name, .gradient = -1};
+        *g->tensors[k].info = (struct mpp_param){.published = g->tensors[k].name, .gradient = -1, .master = -1};
     }
     struct mpp_ref_tensor whole[MAX_OPERANDS] = {0};
     bool positive = !run_whole(g, ex, false, whole);
