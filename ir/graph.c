@@ -36,7 +36,7 @@ int64_t mpp_tensor_bytes(const struct mpp_gtensor *t)
 
 bool mpp_graph_is_weight(const struct mpp_graph *g, mpp_id t)
 {
-    return g->tensors[t].role == MPP_ROLE_PARAM && (g->loss_total < 0 || g->tensors[t].info->gradient >= 0);
+    return g->tensors[t].role == MPP_ROLE_PARAM && (g->loss_scale < 0 || g->tensors[t].info->gradient >= 0);
 }
 
 int64_t mpp_graph_param_count(const struct mpp_graph *g)

@@ -49,12 +49,11 @@ enum mpp_status mpp_shape_constant(const struct mpp_shape_in *in, struct mpp_rul
 /* What another stage hands over: any sharding will do, as of a constant. */
 enum mpp_status mpp_shape_recv(const struct mpp_shape_in *in, struct mpp_rule *out, enum mpp_dtype *out_dtype)
 {
-    static const enum mpp_dtype known[] = {MPP_F32, MPP_I32};
     const char *wanted = mpp_attrs_string(&in->op->attrs, "dtype", "f32");
     MPP_TRY(mpp_shape_constant(in, out, out_dtype));
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (strcmp(mpp_dtype_name(known[i]), wanted) == 0) {
-            out_dtype[0] = known[i];
+    for (int known = 0; known < MPP_N_DTYPES; known++) {
+        if (strcmp(mpp_dtype_name((enum mpp_dtype)known), wanted) == 0) {
+            out_dtype[0] = (enum mpp_dtype)known;
             return MPP_OK;
         }
     }

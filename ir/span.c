@@ -309,6 +309,8 @@ static void copy_tensors(struct span *s)
         tensor->info = mpp_arena_memdup(s->out->arena, tensor->info, sizeof *tensor->info);
         if (tensor->info->gradient >= 0)
             tensor->info->gradient = s->tensor[tensor->info->gradient];
+        if (tensor->info->master >= 0)
+            tensor->info->master = s->tensor[tensor->info->master];
     }
 }
 
@@ -426,6 +428,7 @@ static enum mpp_status make_graph(struct span *s, struct mpp_arena *arena)
     out->loss = mapped(s, g->loss);
     out->loss_total = mapped(s, g->loss_total);
     out->grad_norm = mapped(s, g->grad_norm);
+    out->loss_scale = mapped(s, g->loss_scale);
     return MPP_OK;
 }
 
