@@ -15,8 +15,11 @@
 
 enum mpp_recompute {
     MPP_RECOMPUTE_NONE,
-    MPP_RECOMPUTE_SELECTIVE,      /* the insides of attention are run again in backward */
-    MPP_RECOMPUTE_FULL,           /* a layer keeps what it reads of other layers, and runs again in backward */
+    MPP_RECOMPUTE_SELECTIVE,      /* the insides of attention are run again in backward: a fused kernel (its result and
+                                   * its sums per row), or else what stands between its two products */
+    MPP_RECOMPUTE_FULL,           /* an iteration of a repeat keeps what it reads of others, and runs again in backward;
+                                   * what is outside repeats (embedding, head) runs once. In a model without repeats:
+                                   * the layers that mpp_layering_make(max_layers 0) makes, but the last */
 };
 #define MPP_RECOMPUTE_COUNT 3
 const char *mpp_recompute_name(enum mpp_recompute r); /* "none", "selective", "full" */
@@ -56,10 +59,15 @@ struct mpp_layering *mpp_layering_join(struct mpp_arena *arena, const struct mpp
 /* The training step of layers FIRST..LAST as a graph of its own, grouped by the pass "fuse" and verified, at GRAPH's
  * present batch and with its names. A value of an earlier layer that the span reads is made by a Recv op (forward
  * phase), a gradient that comes from a later layer by a Recv op of the backward phase; what others read goes to a
- * Send op. The span holds the parameters it reads with their state and update; of a gradient norm, the terms of its
- * own parameters. With RECOMPUTE, forward ops that are run again stand a second time in the backward phase
- * (recompute.c), right before the backward ops of their layer. The whole range without recomputation is GRAPH itself
- * after "fuse", op for op. *OUT lives in ARENA. */
+ * Send op, one per tensor whoever reads it. The prologue, and what is cheaply made of inputs alone (masks), is no
+ * transfer: every span that reads it makes it. The span holds the parameters it reads with their state and update; of a
+ * gradient norm, the terms of its own parameters. Of a tied parameter's gradient it holds its own terms: the stages that
+ * have it (layering->tied) add theirs up before they update it. What the step reports comes from the span with the loss;
+ * the others' graphs have loss and loss_total -1. With RECOMPUTE, forward ops that are run again stand a second time in
+ * the backward phase (recompute.c), "<op>.again" with results "<tensor>.again" and the same random numbers, right before
+ * the first backward op that reads of them. The whole range without recomputation is GRAPH itself after "fuse", op for
+ * op. It takes time in proportion to what the span holds, but for clearing some bytes per tensor of GRAPH. *OUT lives in
+ * ARENA, is independent of GRAPH's batch from then on, and refers to GRAPH's model and texts. */
 enum mpp_status mpp_span_extract(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
                                  const struct mpp_layering *layering, int first, int last, enum mpp_recompute recompute,
                                  struct mpp_graph **out) MPP_CHECKED;
