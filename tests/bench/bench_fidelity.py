@@ -13,14 +13,17 @@ import csv
 import json
 import os
 import random
+import re
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data" / "validation" / "measured.csv"
 MPPLAN = os.environ.get("MPPLAN", str(ROOT / "build" / "mpplan"))
+TEMPORARY = tempfile.TemporaryDirectory()
 SEED = 5                               # of the half of vtrain_single that constants were fitted to
 LIMITS = {"vtrain_single": 7, "vtrain_multi": 8, "megatron2020_v100": 12, "megatron2020_a100": 12, "megatron2020_a100_dp": 12,
           "megatron_v1_dgx2h": 12}     # percent
@@ -44,15 +47,30 @@ def why_not(row):
         return "Transformer-XL"
     if row["config_complete"] != "1":
         return "configuration incomplete"
-    if row["precision"] not in ("fp16", "bf16", "fp32"):
-        return f"{row['precision']} is no precision of mpplan"
     if cluster_of(row) is None:
         return f"no cluster for {row['machine']}"
     return None
 
 
+def tf32_file(cluster):
+    """CLUSTER with a device whose f32 products run as TF32, as NVIDIA's containers of 2020 set A100s up."""
+    folder = ROOT / "costmodel"
+    text = (folder / "clusters" / f"{cluster}.xml").read_text()
+    name = re.search(r' device="([^"]*)"', text)[1]
+    device = (folder / "devices" / f"{name}.xml").read_text()
+    tf32 = re.search(r'<peak precision="tf32" flops_per_s="([^"]*)"', device)[1]
+    device = re.sub(r'<peak precision="tf32".*\n', "", device)
+    device = re.sub(r'(<peak precision="f32" flops_per_s=)"[^"]*"', rf'\1"{tf32}"', device)
+    path = Path(TEMPORARY.name) / f"{cluster}-tf32.xml"
+    path.write_text(text.replace(f' device="{name}"', "", 1).replace(">\n", ">\n" + device, 1))
+    return str(path)
+
+
 def arguments(row):
     tp, heads = int(row["tp"]), row["heads"]
+    cluster = cluster_of(row)
+    if row["precision"] == "tf32":
+        cluster = tf32_file(cluster)
     bert = row["model_family"] == "BERT"
     vocab = int(row["vocab"])
     multiple = 8 if bert else 128 * tp  # as BERT's scripts and Megatron pad it
@@ -68,9 +86,9 @@ def arguments(row):
     out = [MPPLAN, str(ROOT / "models" / ("bert.xml" if bert else "gpt.xml"))]
     for name, value in defines.items():
         out += ["-D", f"{name}={value}"]
-    out += ["--cluster", cluster_of(row), "--gpus", row["n_gpus"], "--fix", ",".join(pins), "--kernels", "unfused", "--predict",
+    out += ["--cluster", cluster, "--gpus", row["n_gpus"], "--fix", ",".join(pins), "--kernels", "unfused", "--predict",
             "--json"]
-    return out + (["--precision", row["precision"]] if row["precision"] != "fp32" else [])
+    return out + (["--precision", row["precision"]] if row["precision"] in ("fp16", "bf16") else [])
 
 
 def predict(row):
