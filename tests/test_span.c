@@ -40,33 +40,32 @@ struct model {
     struct mpp_layering *layers;
 };
 
-/* models/FILE with a preset and space-separated definitions, up to the pass "optimizer", in layers. */
-static bool open_kernels(struct model *m, const char *file, const char *preset, const char *defines, int max_layers,
-                         bool unfused)
+/* How a step is to be computed. */
+struct how {
+    int max_layers;
+    bool unfused;
+    const char *precision;        /* NULL: f32 */
+};
+
+/* models/FILE with a preset and space-separated definitions, through the passes before "fuse", in layers. */
+static bool open_model(struct model *m, const char *file, const char *preset, const char *defines, struct how how)
 {
     *m = (struct model){.arena = mpp_arena_new(), .diag = mpp_diag_new(stderr)};
-    m->title = mpp_arena_printf(m->arena, "%s %s %s%s, at most %d layers", file, preset, defines, unfused ? ", unfused" : "",
-                                max_layers);
+    m->title = mpp_arena_printf(m->arena, "%s %s %s%s %s, at most %d layers", file, preset, defines,
+                                how.unfused ? ", unfused" : "", how.precision ? how.precision : "", how.max_layers);
     const char *define[40];
-    struct mpp_model_options options = {.preset = preset, .defines = define};
+    struct mpp_model_options options = {.preset = preset, .defines = define, .precision = how.precision};
     char *words = mpp_arena_strdup(m->arena, defines);
     for (char *w = strtok(words, " "); w; w = strtok(NULL, " "))
         define[options.n_defines++] = w;
-    struct mpp_pass_ctx ctx = {.arena = m->arena, .diag = m->diag};
+    struct mpp_pass_ctx ctx = {.arena = m->arena, .diag = m->diag, .unfused = how.unfused, .before_fuse = true};
     struct mpp_model *model;
     const char *path = mpp_arena_printf(m->arena, "%s/models/%s", root, file);
     bool ok = mpp_model_read(m->arena, m->diag, path, &options, &model) == MPP_OK &&
-              mpp_graph_build(m->arena, m->diag, model, &m->g) == MPP_OK &&
-              (!unfused || mpp_pass_unfuse(&ctx, m->g) == MPP_OK) &&
-              mpp_pass_autodiff(&ctx, m->g) == MPP_OK && mpp_pass_optimizer(&ctx, m->g) == MPP_OK &&
-              mpp_layering_make(m->arena, m->diag, m->g, max_layers, &m->layers) == MPP_OK;
+              mpp_graph_build(m->arena, m->diag, model, &m->g) == MPP_OK && mpp_passes_run(&ctx, m->g) == MPP_OK &&
+              mpp_layering_make(m->arena, m->diag, m->g, how.max_layers, &m->layers) == MPP_OK;
     check(ok, "%s does not build", m->title);
     return ok;
-}
-
-static bool open_model(struct model *m, const char *file, const char *preset, const char *defines, int max_layers)
-{
-    return open_kernels(m, file, preset, defines, max_layers, false);
 }
 
 static void close_model(struct model *m)
@@ -217,7 +216,7 @@ static void check_chain(const struct model *m, struct mpp_interp *whole, const i
     bool one = batch == g->global_batch;
     compare(&c, g->tensors[g->loss_total].name, mpp_interp_data(whole, g->loss_total), 1, one);
     for (mpp_id t = 0; t < g->n_tensors; t++)
-        if (g->tensors[t].role == MPP_ROLE_PARAM)
+        if (g->tensors[t].role == MPP_ROLE_PARAM && g->tensors[t].info->gradient >= 0)
             compare(&c, g->tensors[g->tensors[t].info->gradient].name,
                     mpp_interp_data(whole, g->tensors[t].info->gradient), mpp_interp_count(whole, t), one);
     for (int i = 0; i < c.n; i++)
@@ -225,10 +224,10 @@ static void check_chain(const struct model *m, struct mpp_interp *whole, const i
     mpp_arena_free(arena);
 }
 
-static void check_values(const char *file, const char *defines, int max_layers, int64_t parts, bool unfused)
+static void check_values(const char *file, const char *defines, int64_t parts, struct how how)
 {
     struct model m;
-    if (open_kernels(&m, file, "tiny", defines, max_layers, unfused)) {
+    if (open_model(&m, file, "tiny", defines, how)) {
         int64_t batch = m.g->global_batch / parts;
         struct mpp_interp *whole = mpp_interp_new(m.g, batch);
         fill(m.g, whole);
@@ -255,7 +254,7 @@ static void check_values(const char *file, const char *defines, int max_layers, 
 static void check_layers(const char *file, const char *preset, const char *defines, int max_layers, const char *expected)
 {
     struct model m;
-    if (open_model(&m, file, preset, defines, max_layers)) {
+    if (open_model(&m, file, preset, defines, (struct how){.max_layers = max_layers})) {
         const struct mpp_layering *l = m.layers;
         const char *text = "";
         double flops = 0, total = 0;
@@ -384,10 +383,10 @@ static void check_alike(const struct model *m)
     }
 }
 
-static void check_shapes(const char *file, const char *defines, int max_layers)
+static void check_shapes(const char *file, const char *defines, struct how how)
 {
     struct model m;
-    if (open_model(&m, file, "tiny", defines, max_layers)) {
+    if (open_model(&m, file, "tiny", defines, how)) {
         check_cover(&m);
         check_alike(&m);
         check_whole(&m);
@@ -410,7 +409,7 @@ static void check_kept(const char *defines, bool unfused, enum mpp_recompute rec
 {
     struct model m;
     struct mpp_graph *span;
-    if (open_kernels(&m, "gpt.xml", "tiny", defines, 0, unfused)
+    if (open_model(&m, "gpt.xml", "tiny", defines, (struct how){.unfused = unfused})
         && mpp_span_extract(m.arena, m.diag, m.g, m.layers, 0, m.layers->n_layers - 1, recompute, &span) == MPP_OK) {
         const char *kept = "";
         for (mpp_id t = 0; t < span->n_tensors; t++) {
@@ -431,8 +430,8 @@ static void check_kept(const char *defines, bool unfused, enum mpp_recompute rec
 static void check_unfused(const char *file, const char *defines)
 {
     struct model fused, parts;
-    bool ok = open_model(&fused, file, "tiny", defines, 0);
-    ok = open_kernels(&parts, file, "tiny", defines, 0, true) && ok;
+    bool ok = open_model(&fused, file, "tiny", defines, (struct how){0});
+    ok = open_model(&parts, file, "tiny", defines, (struct how){.unfused = true}) && ok;
     if (ok) {
         struct model *m[] = {&fused, &parts};
         struct mpp_interp *it[2];
@@ -482,10 +481,14 @@ int main(int argc, char **argv)
     check_layers("mlp.xml", "tiny", "layers=4", 0, "first..relu:0 layer.0:1 layer.1:1 layer.2:1 last..loss:2");
     check_layers("mlp.xml", "tiny", "layers=1", 0, "first..relu:0 last..loss:1");
     check_layers("mlp.xml", "tiny", "layers=1", 1, "first..loss:0");
-    check_shapes("gpt.xml", small_gpt, 0);
-    check_shapes("gpt.xml", small_gpt, 3);
-    check_shapes("bert.xml", small_bert, 0);
-    check_shapes("mlp.xml", "layers=4", 0);
+    const struct how plain = {0}, three = {.max_layers = 3}, unfused = {.unfused = true}, bf16 = {.precision = "bf16"};
+    const struct how fp16 = {.precision = "f16"}, fp16_unfused = {.unfused = true, .precision = "f16"};
+    check_shapes("gpt.xml", small_gpt, plain);
+    check_shapes("gpt.xml", small_gpt, three);
+    check_shapes("gpt.xml", small_gpt, fp16_unfused);
+    check_shapes("bert.xml", small_bert, plain);
+    check_shapes("bert.xml", small_bert, bf16);
+    check_shapes("mlp.xml", "layers=4", plain);
     check_kept(small_gpt, false, MPP_RECOMPUTE_FULL, " res2");
     check_kept(small_gpt, false, MPP_RECOMPUTE_SELECTIVE, " ln_1 ln_1.mean ln_1.rstd attn.q attn.k attn.v res1 ln_2 ln_2.mean "
                "ln_2.rstd mlp.c_fc mlp.gelu res2");
@@ -496,12 +499,16 @@ int main(int argc, char **argv)
     check_unfused("gpt.xml", small_gpt);
     check_unfused("bert.xml", small_bert);
     check_unfused("bert.xml", "heads=1 pdrop=0");
-    check_values("gpt.xml", small_gpt, 0, 1, true);
-    check_values("gpt.xml", small_gpt, 0, 1, false);
-    check_values("gpt.xml", small_gpt, 3, 2, false);
-    check_values("bert.xml", small_bert, 0, 2, false);
-    check_values("mlp.xml", "layers=3", 0, 1, false);
-    check_values("mlp.xml", "layers=1", 0, 2, false);
+    check_values("gpt.xml", small_gpt, 1, plain);
+    check_values("gpt.xml", small_gpt, 2, three);
+    check_values("gpt.xml", small_gpt, 1, unfused);
+    check_values("gpt.xml", small_gpt, 1, bf16);
+    check_values("gpt.xml", small_gpt, 1, fp16);
+    check_values("gpt.xml", small_gpt, 1, fp16_unfused);
+    check_values("bert.xml", small_bert, 2, plain);
+    check_values("bert.xml", small_bert, 2, fp16);
+    check_values("mlp.xml", "layers=3", 1, plain);
+    check_values("mlp.xml", "layers=1", 2, bf16);
     printf("%d passed, %d failed\n", passed, failed);
     return failed > 0;
 }
