@@ -40,6 +40,12 @@ static bool operand_has(const struct mpp_rule *rule, int operand, int factor)
     return false;
 }
 
+/* What products of operands of type T are computed in; their sums may be wider. */
+static enum mpp_precision precision_of(enum mpp_dtype t)
+{
+    return t == MPP_F16 ? MPP_PRECISION_F16 : t == MPP_BF16 ? MPP_PRECISION_BF16 : MPP_PRECISION_F32;
+}
+
 /* A contraction as a batch of matrix products: by which of a, b and the output have a factor. */
 static double contraction_s(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
                             struct mpp_split split)
@@ -59,7 +65,7 @@ static double contraction_s(const struct mpp_graph *g, const struct mpp_reshard_
         else
             n *= size;
     }
-    return mpp_cost_gemm_s(&env->cluster->device, batch, m, n, k, mpp_dtype_bytes(g->tensors[group->out[0]].dtype));
+    return mpp_cost_product_s(&env->cluster->device, precision_of(g->tensors[group->in[a]].dtype), batch, m, n, k);
 }
 
 static double operand_bytes(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
