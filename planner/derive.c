@@ -18,6 +18,9 @@ struct derive {
     struct mpp_copy **path;       /* by number: steps only */
     size_t cap_path;
     int64_t compute_ps, update_ps, activation_ps, gradient_ps, parameter_ps, receive_ps; /* per step */
+    /* Unfused: of a micro-batch's forward and backward, in layers and outside of them, the kernels' time and the host's. */
+    int64_t kernels_ps[2][2];
+    double host_s[2][2];
     bool ok;
 };
 
@@ -29,6 +32,33 @@ static void add_time(struct derive *d, enum mpp_phase phase, bool once, bool aft
     *(once || phase == MPP_PHASE_UPDATE ? &t->once_ps : phase == MPP_PHASE_BACKWARD ? &t->backward_ps : &t->forward_ps) += cost;
     if (after && d->g->grad_norm >= 0)
         t->update_ps += cost;
+}
+
+/* A framework's host starts a kernel of OP that takes COST, or a collective of N members that wait for each other. */
+static void add_host(struct derive *d, enum mpp_phase phase, const struct mpp_gop *op, int64_t cost, int n)
+{
+    const struct mpp_device *dev = &d->env.cluster->device;
+    bool backward = phase == MPP_PHASE_BACKWARD, outside = op->repeat < 0;
+    if (!d->g->unfused || phase == MPP_PHASE_UPDATE)
+        return;
+    d->kernels_ps[backward][outside] += cost;
+    d->host_s[backward][outside] += dev->dispatch_s + 0.5 * n * (n - 1) * dev->dispatch_pair_s;
+}
+
+/* Where the host takes longer than the kernels that it starts, they wait for it. */
+static void wait_for_host(struct derive *d)
+{
+    if (!d->g->unfused)
+        return;
+    for (int backward = 0; backward < 2; backward++) {
+        int64_t wait = backward ? mpp_cost_ps(d->env.cluster->device.dispatch_batch_s) : 0;
+        for (int outside = 0; outside < 2; outside++) {
+            int64_t late = mpp_cost_ps(d->host_s[backward][outside]) - d->kernels_ps[backward][outside];
+            wait += late > 0 ? late : 0;
+        }
+        add_time(d, backward ? MPP_PHASE_BACKWARD : MPP_PHASE_FORWARD, false, false, wait);
+        d->compute_ps += wait * mpp_phase_count(d->g, MPP_PHASE_BACKWARD);
+    }
 }
 
 static struct mpp_sharding wanted(const struct derive *d, int group, int operand)
@@ -108,6 +138,8 @@ static void count_copy(struct derive *d, struct mpp_copy *c)
         const struct mpp_reshard_step *step = &c->steps[i];
         *sum += times * step->cost_ps;
         add_time(d, c->phase, c->once, c->store, step->cost_ps);
+        if (!c->once)
+            add_host(d, c->phase, op, step->cost_ps, step->mask ? d->env.groups[step->mask].n : 1);
         if (step->kind == MPP_STEP_SLICE || step->kind == MPP_STEP_TO_PARTIAL)
             continue;
         add_comm(d, (struct mpp_comm){
@@ -226,12 +258,15 @@ static void count_group(struct derive *d, int i)
     }
     *(update ? &d->update_ps : &d->compute_ps) += times * compute;
     d->activation_ps += times * internal;
+    if (group->n_out == 0 || d->g->tensors[group->out[0]].role != MPP_ROLE_ACCUM)
+        add_host(d, group->phase, op, compute, 1);
     unsigned mask = mpp_price_internal_mask(group, split);
     struct mpp_internal list[8];
     for (int k = 0; mask && k < group->n_ops; k++) {
         int n = mpp_op_internal(d->g, &d->g->ops[group->ops[k]], d->env.mesh, split, list, 8);
         for (int j = 0; j < n; j++) {
             double bytes = 4.0 * (double)list[j].elements;
+            add_host(d, group->phase, op, internal / n, d->env.groups[mask].n);
             add_comm(d, (struct mpp_comm){
                 .kind = "all-reduce", .mask = mask, .bytes = 4 * list[j].elements, .count = times,
                 .cost_ps = mpp_cost_collective(d->env.cluster, &d->env.groups[mask], MPP_COLLECTIVE_ALL_REDUCE, bytes),
@@ -293,6 +328,7 @@ static enum mpp_status derive_stage(struct mpp_arena *arena, struct mpp_diag *di
         return MPP_INVALID;
     sort_copies(&d);
     count_costs(&d);
+    wait_for_host(&d);
     find_unsplit(&d);
     int64_t busy = d.compute_ps + d.update_ps + d.activation_ps + d.gradient_ps + d.parameter_ps + d.receive_ps;
     s->predicted = (struct mpp_prediction){

@@ -172,6 +172,9 @@ int64_t mpp_price_group_in(const struct mpp_graph *g, const struct mpp_reshard_e
         s = contraction_s(g, env, group, split);
     else
         s = kernel_s(g, env, group, split);
+    /* Frameworks that fuse nothing else still update all parameters in one call (apex's multi_tensor_apply). */
+    if (g->unfused && group->phase == MPP_PHASE_UPDATE)
+        s -= env->cluster->device.launch_s;
     *out_internal_ps = internal_ps(g, env, group, split);
     return mpp_cost_ps(s);
 }
