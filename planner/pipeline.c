@@ -11,11 +11,12 @@
 #include "planner/pipeline_internal.h"
 
 struct box {
-    const struct mpp_pipe_family *family;
+    struct mpp_pipe_family *family;
     int64_t t_from, t_to, once_from, once_to; /* inclusive */
     int64_t bound_ps;
     int64_t number;               /* in order of making: decides between equals */
     const struct mpp_pipe_plan *plan; /* of its pass; NULL: none yet, or prices changed since */
+    bool halve;                   /* how it is cut next */
 };
 
 struct queue {                    /* a heap: the least bound first */
@@ -206,7 +207,7 @@ static bool all_exact(const struct mpp_pipe_plan *plan)
 static bool stale(const struct mpp_pipe *q, const struct mpp_pipe_plan *plan)
 {
     for (int i = 0; i < plan->n_stages; i++)
-        if (plan->exact[i] != q->list[plan->list[i] - 1].exact)
+        if (plan->exact[i] != mpp_pipe_list(q, plan->list[i])->exact)
             return true;
     return false;
 }
@@ -229,9 +230,9 @@ static void make_exact(struct mpp_pipe *q, const struct mpp_pipe_plan *plan)
     now.stage = mpp_arena_memdup(q->scratch, plan->stage, (size_t)plan->n_stages * sizeof *plan->stage);
     bool fits = true;
     for (int i = 0; i < plan->n_stages; i++) {
-        if (!q->list[plan->list[i] - 1].exact)
+        if (!mpp_pipe_list(q, plan->list[i])->exact)
             mpp_pipe_ask_exact(q, plan->list[i], &plan->stage[i].key);
-        const struct mpp_pipe_list *x = &q->list[plan->list[i] - 1];
+        const struct mpp_pipe_list *x = mpp_pipe_list(q, plan->list[i]);
         fits = fits && x->n > 0;
         if (!fits)
             continue;
@@ -263,7 +264,8 @@ static bool evaluate(struct mpp_pipe *q, struct queue *h, struct box b)
     return true;
 }
 
-/* Cut the interval whose lower end makes B's bound the lower; B's plan costs more than its bound. */
+/* Cut the interval whose lower end makes B's bound the lower; B's plan costs more than its bound. In turns just below the
+ * plan's figure, which is enough where there are few others, and in the middle, which is where there are many. */
 static void split(struct mpp_pipe *q, struct queue *h, struct box b)
 {
     const struct mpp_pipe_plan *plan = b.plan;
@@ -271,13 +273,14 @@ static void split(struct mpp_pipe *q, struct queue *h, struct box b)
     int64_t once = plan->once_ps > b.once_from ? plan->once_ps : b.once_from;
     int64_t without_t = mpp_pipe_bound(q, plan->sum_ps, b.t_from, once);
     int64_t without_once = mpp_pipe_bound(q, plan->sum_ps, t, b.once_from);
+    b.halve = !b.halve;
     struct box low = b, high = b;
     low.plan = NULL;
     if (without_t <= without_once && t > b.t_from) {
-        low.t_to = b.t_from + (t - 1 - b.t_from) / 2;
+        low.t_to = b.halve ? t - 1 : b.t_from + (t - 1 - b.t_from) / 2;
         high.t_from = low.t_to + 1;
     } else {
-        low.once_to = b.once_from + (once - 1 - b.once_from) / 2;
+        low.once_to = b.halve ? once - 1 : b.once_from + (once - 1 - b.once_from) / 2;
         high.once_from = low.once_to + 1;
     }
     int64_t bound = mpp_pipe_bound(q, plan->sum_ps, high.t_from, high.once_from);
@@ -322,7 +325,7 @@ enum mpp_status mpp_pipeline_solve(struct mpp_arena *arena, const struct mpp_pip
     assert(mpp_schedule_valid(&q.schedule));
     q.answer.time_ps = INT64_MAX;
     q.answer.bound_ps = q.upper_ps;
-    q.list = mpp_arena_grow(q.scratch, NULL, &q.cap_lists, ++q.n_lists, sizeof *q.list);
+    mpp_pipe_add_list(&q);        /* nothing fits */
     if (measure(&q)) {
         bool *wanted = stage_counts(&q, &most);
         struct mpp_pipe_family *family = mpp_arena_array(q.scratch, most + 1, struct mpp_pipe_family);

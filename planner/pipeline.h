@@ -61,6 +61,9 @@ struct mpp_pipeline_problem {
     /* May be NULL. Keys for which it returns equal numbers >= 0 have the same options, so only one of them is asked for
      * (and exact options of one are those of all); -1: KEY is like no other. Small numbers, please: there is a table. */
     int (*alike)(void *context, const struct mpp_pipeline_key *key);
+    /* A promise: of two stages on the same devices with as much in flight, for every exact option of the one whose layers
+     * contain the other's the other has one that is no worse in either time. Saves most questions below an upper bound. */
+    bool longer_is_worse;
     void *context;
     volatile int *interrupt;      /* may be NULL; not 0: stop */
 };

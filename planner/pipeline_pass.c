@@ -3,7 +3,7 @@
 
 #include "planner/pipeline_internal.h"
 
-enum { POOL = 1024 };
+enum { POOL = 1024, FROM = -2, TO = -1, HEAD = 2, NOTHING = 1 };
 
 static int64_t add(int64_t a, int64_t b)
 {
@@ -14,6 +14,11 @@ static int64_t add(int64_t a, int64_t b)
 static int64_t most(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 int64_t mpp_pipe_bound(const struct mpp_pipe *q, int64_t sum_ps, int64_t longest_ps, int64_t once_ps)
@@ -55,11 +60,15 @@ static struct mpp_pipe_list list_of(struct mpp_pipe *q, const struct mpp_pipelin
         q->pool = mpp_arena_array(q->scratch, q->pool_left, struct mpp_pipeline_option);
     }
     int kept = 0;
-    for (int i = 0; i < n; i++)
-        if (mpp_pipe_bound(q, option[i].t_ps, option[i].t_ps, option[i].once_ps) < q->upper_ps)
+    int64_t lowest = MPP_PIPE_NEVER;
+    for (int i = 0; i < n; i++) {
+        int64_t bound = mpp_pipe_bound(q, option[i].t_ps, option[i].t_ps, option[i].once_ps);
+        if (bound < q->upper_ps)
             q->pool[kept++] = option[i];
+        lowest = least(lowest, bound);
+    }
     kept = pareto(q->pool, kept);
-    struct mpp_pipe_list l = {.option = q->pool, .n = kept, .exact = exact};
+    struct mpp_pipe_list l = {.option = q->pool, .n = kept, .exact = exact, .bound_ps = lowest};
     if (kept > 0) {
         l.t_ps = q->pool[0].t_ps;
         l.once_ps = q->pool[0].once_ps;
@@ -68,6 +77,16 @@ static struct mpp_pipe_list list_of(struct mpp_pipe *q, const struct mpp_pipelin
     q->pool += kept;
     q->pool_left -= (size_t)kept;
     return l;
+}
+
+int32_t mpp_pipe_add_list(struct mpp_pipe *q)
+{
+    size_t block = q->n_lists / MPP_PIPE_BLOCK;
+    if (q->n_lists++ % MPP_PIPE_BLOCK == 0) {
+        q->lists = mpp_arena_grow(q->scratch, q->lists, &q->cap_blocks, block + 1, sizeof *q->lists);
+        q->lists[block] = mpp_arena_array(q->scratch, MPP_PIPE_BLOCK, struct mpp_pipe_list);
+    }
+    return (int32_t)q->n_lists;
 }
 
 static int32_t *alike_of(struct mpp_pipe *q, const struct mpp_pipeline_key *key)
@@ -91,11 +110,10 @@ static int32_t ask(struct mpp_pipe *q, const struct mpp_pipeline_key *key)
     int n = q->p->options(q->p->context, key, false, &option, &exact);
     q->answer.asked++;
     struct mpp_pipe_list l = list_of(q, option, n, exact);
-    int32_t number = 1;           /* nothing fits */
+    int32_t number = NOTHING;
     if (l.n > 0) {
-        q->list = mpp_arena_grow(q->scratch, q->list, &q->cap_lists, q->n_lists + 1, sizeof *q->list);
-        q->list[q->n_lists++] = l;
-        number = (int32_t)q->n_lists;
+        number = mpp_pipe_add_list(q);
+        *mpp_pipe_list(q, number) = l;
     }
     if (alike)
         *alike = number;
@@ -108,7 +126,7 @@ void mpp_pipe_ask_exact(struct mpp_pipe *q, int32_t list, const struct mpp_pipel
     bool exact = true;
     int n = q->p->options(q->p->context, key, true, &option, &exact);
     q->answer.asked_exact++;
-    q->list[list - 1] = list_of(q, option, n, true);
+    *mpp_pipe_list(q, list) = list_of(q, option, n, true);
 }
 
 /* ---- states and spans ---------------------------------------------------------------------- */
@@ -135,7 +153,7 @@ static void clear_states(struct mpp_pipe *q, const struct mpp_pipe_family *f)
         q->n_states = n;
     }
     for (size_t i = 0; i < n; i++)
-        q->sum[i] = MPP_PIPE_NEVER;
+        q->sum[i] = q->longest[i] = q->once[i] = MPP_PIPE_NEVER;
     size_t end = state_of(q, f, 0, f->places - 1, q->n_layers);
     q->sum[end] = q->longest[end] = q->once[end] = 0;
 }
@@ -149,20 +167,46 @@ static void layers_of(const struct mpp_pipe *q, const struct mpp_pipe_family *f,
         *out_to = -1;             /* only the first stage begins with the first device */
 }
 
-/* A stage's question: the lists of spans that begin with layer L, for R stages to come, from PLACE on, of the J-th size;
- * indexed by
- * how many layers follow L. NULL: never asked for (MAKE false). */
+/* The lists of stages that begin with layer L, for R stages to come, from PLACE on, of the J-th size; indexed by how many
+ * layers follow L. NULL: never asked for (MAKE false). */
 static int32_t *spans_of(struct mpp_pipe *q, const struct mpp_pipe_family *f, int r, int place, int j, int l, bool make)
 {
-    int low = f->windows ? f->max_stages - r : 0, width = q->n_layers - (f->windows ? f->max_stages - 1 : 0);
+    int width = q->n_layers - (f->windows ? f->max_stages - 1 : 0), x = l - (f->windows ? f->max_stages - r : 0);
     int32_t **s = &f->table->spans[(size_t)f->row[r] * (size_t)f->table->n_ranges
                                    + (f->windows ? 0 : (size_t)place * (size_t)f->n_sizes + (size_t)j)];
     if (!*s && !make)
         return NULL;
     if (!*s)
-        *s = mpp_arena_array(q->scratch, (int64_t)width * (width + 1) / 2, int32_t);
-    int x = l - low;
-    return *s + (ptrdiff_t)x * width - (ptrdiff_t)x * (x - 1) / 2;
+        *s = mpp_arena_array(q->scratch, (int64_t)width * (width + 1) / 2 + (int64_t)HEAD * width, int32_t);
+    return *s + (ptrdiff_t)x * (width + HEAD) - (ptrdiff_t)x * (x - 1) / 2 + HEAD;
+}
+
+/* The number of the list at SPANS[I], asked for if need be. */
+static int32_t asked(struct mpp_pipe *q, const struct mpp_pipeline_key *key, int32_t *spans, int i)
+{
+    spans[i] = ask(q, key);
+    if (spans[i] != NOTHING && spans[TO] == 0) {
+        spans[FROM] = i;
+        spans[TO] = i + 1;
+    } else if (spans[i] != NOTHING) {
+        spans[FROM] = i < spans[FROM] ? i : spans[FROM];
+        spans[TO] = i + 1 > spans[TO] ? i + 1 : spans[TO];
+    }
+    return spans[i];
+}
+
+/* The list at SPANS[I]; NULL: of no use. What cannot be part of a better plan is forgotten. */
+static const struct mpp_pipe_list *useful(const struct mpp_pipe *q, int32_t *spans, int i)
+{
+    if (spans[i] > NOTHING) {
+        const struct mpp_pipe_list *x = mpp_pipe_list(q, spans[i]);
+        if (x->n > 0 && x->bound_ps < q->upper_ps)
+            return x;
+        spans[i] = NOTHING;
+    }
+    if (i == spans[FROM])
+        spans[FROM]++;
+    return NULL;
 }
 
 /* The place after a stage of the J-th size; -1: there is none. */
@@ -188,8 +232,22 @@ static struct mpp_pipeline_key key_of(const struct mpp_pipe *q, const struct mpp
 
 /* ---- exploring ----------------------------------------------------------------------------- */
 
-/* The least sum, longest t and once (each by itself) of R stages from layer L and PLACE on. */
-static void explore_state(struct mpp_pipe *q, const struct mpp_pipe_family *f, int r, int place, int l)
+/* The list of SPANS for a stage of layers L..LAST, asked for if need be; NULL: nothing fits. */
+static const struct mpp_pipe_list *list_at(struct mpp_pipe *q, const struct mpp_pipe_family *f, int r, int place, int j,
+                                           int l, int last, int32_t *spans)
+{
+    int32_t number = spans[last - l];
+    if (!number) {
+        struct mpp_pipeline_key key = key_of(q, f, r, place, j, l, last);
+        number = asked(q, &key, spans, last - l);
+    }
+    const struct mpp_pipe_list *x = mpp_pipe_list(q, number);
+    return x->n > 0 ? x : NULL;
+}
+
+/* The least sum, longest t and once (each by itself) of R stages from layer L and PLACE on. LIMIT: for each size the last
+ * layer that is worth a question; what does not fit lowers it for the longer spans that follow, if that is promised. */
+static void explore_state(struct mpp_pipe *q, const struct mpp_pipe_family *f, int r, int place, int l, int *limit)
 {
     size_t at = state_of(q, f, r, place, l);
     for (int j = 0; j < f->n_sizes; j++) {
@@ -198,54 +256,134 @@ static void explore_state(struct mpp_pipe *q, const struct mpp_pipe_family *f, i
             continue;
         int32_t *spans = spans_of(q, f, r, place, j, l, true);
         size_t after = state_of(q, f, r - 1, next, 0);
-        for (int last = r == 1 ? q->n_layers - 1 : l; last <= q->n_layers - r; last++) {
+        for (int last = r == 1 ? q->n_layers - 1 : l; last <= limit[j]; last++) {
             size_t rest = after + (size_t)last + 1;
             if (q->sum[rest] == MPP_PIPE_NEVER)
                 continue;
-            if (!spans[last - l]) {
-                struct mpp_pipeline_key key = key_of(q, f, r, place, j, l, last);
-                spans[last - l] = ask(q, &key);
-            }
-            const struct mpp_pipe_list *x = &q->list[spans[last - l] - 1];
-            if (x->n == 0)
+            const struct mpp_pipe_list *x = list_at(q, f, r, place, j, l, last, spans);
+            if (!x && q->p->longer_is_worse)
+                limit[j] = last - 1;
+            if (!x)
                 continue;
             int64_t sum = add(x->t_ps, q->sum[rest]), longest = most(x->t_ps, q->longest[rest]);
             int64_t once = most(x->least_once_ps, q->once[rest]);
             if (mpp_pipe_bound(q, sum, longest, once) >= q->upper_ps)
                 continue;
-            bool first = q->sum[at] == MPP_PIPE_NEVER;
-            q->sum[at] = first || sum < q->sum[at] ? sum : q->sum[at];
-            q->longest[at] = first || longest < q->longest[at] ? longest : q->longest[at];
-            q->once[at] = first || once < q->once[at] ? once : q->once[at];
+            q->sum[at] = least(q->sum[at], sum);
+            q->longest[at] = least(q->longest[at], longest);
+            q->once[at] = least(q->once[at], once);
         }
     }
 }
 
-bool mpp_pipe_explore(struct mpp_pipe *q, const struct mpp_pipe_family *f, int64_t *out_bound_ps,
+/* REACH[r]: the first layer that the stages before the last R cannot have passed by, where longer spans are worse and each
+ * number of stages is alone with one size: the greediest go furthest. */
+static void reach_forward(struct mpp_pipe *q, const struct mpp_pipe_family *f, int *reach)
+{
+    for (int r = f->max_stages; r >= 0; r--)
+        reach[r] = q->n_layers;
+    if (!q->p->longer_is_worse || f->places > 1)
+        return;
+    reach[f->max_stages] = 0;
+    for (int r = f->max_stages; r > 1 && !interrupted(q); r--) {
+        int l = reach[r], last = l;
+        if (l < f->max_stages - r) { /* not even a layer each */
+            reach[r - 1] = 0;
+            continue;
+        }
+        int32_t *spans = spans_of(q, f, r, 0, 0, l, true);
+        while (last <= q->n_layers - r && list_at(q, f, r, 0, 0, l, last, spans))
+            last++;
+        reach[r - 1] = last;
+    }
+}
+
+bool mpp_pipe_explore(struct mpp_pipe *q, struct mpp_pipe_family *f, int64_t *out_bound_ps,
                       int64_t *out_longest_ps, int64_t *out_once_ps)
 {
     *out_bound_ps = *out_longest_ps = *out_once_ps = MPP_PIPE_NEVER;
+    int *limit = mpp_arena_array(q->scratch, f->n_sizes, int);
+    int *reach = mpp_arena_array(q->scratch, f->max_stages + 1, int);
     clear_states(q, f);
+    reach_forward(q, f, reach);
+    if (interrupted(q))
+        return false;
     for (int r = 1; r <= f->max_stages; r++)
         for (int place = 0; place < f->places; place++) {
             int from, to;
             layers_of(q, f, r, device_of(q, f, r, place), &from, &to);
-            for (int l = from; l <= to; l++) {
+            for (int j = 0; j < f->n_sizes; j++)
+                limit[j] = q->n_layers - r;
+            for (int l = to < reach[r] ? to : reach[r]; l >= from; l--) {
                 if (interrupted(q))
                     return false;
-                explore_state(q, f, r, place, l);
+                explore_state(q, f, r, place, l, limit);
             }
         }
     for (int r = 1; r <= f->max_stages; r++) {
         size_t at = state_of(q, f, r, 0, 0);
         if (!f->wanted[r] || q->sum[at] == MPP_PIPE_NEVER)
             continue;
-        int64_t bound = mpp_pipe_bound(q, q->sum[at], q->longest[at], q->once[at]);
-        *out_bound_ps = bound < *out_bound_ps ? bound : *out_bound_ps;
-        *out_longest_ps = q->longest[at] < *out_longest_ps ? q->longest[at] : *out_longest_ps;
-        *out_once_ps = q->once[at] < *out_once_ps ? q->once[at] : *out_once_ps;
+        *out_bound_ps = least(*out_bound_ps, mpp_pipe_bound(q, q->sum[at], q->longest[at], q->once[at]));
+        *out_longest_ps = least(*out_longest_ps, q->longest[at]);
+        *out_once_ps = least(*out_once_ps, q->once[at]);
     }
+    f->sum = q->sum;
+    f->longest = q->longest;
+    f->once = q->once;
+    q->n_states = 0;              /* they are the family's now */
     return true;
+}
+
+/* Pass on what the stages before state AT take (in q->sum, longest, once) to the states after it. */
+static void spread_state(struct mpp_pipe *q, const struct mpp_pipe_family *f, int r, int place, int l, size_t at)
+{
+    for (int j = 0; j < f->n_sizes; j++) {
+        int next = next_place(q, f, r, place, j);
+        int32_t *spans = next < 0 ? NULL : spans_of(q, f, r, place, j, l, false);
+        if (!spans)
+            continue;
+        size_t after = state_of(q, f, r - 1, next, 0) + (size_t)l + 1;
+        int to = q->n_layers - r - l + 1;
+        for (int i = spans[FROM]; i < to && i < spans[TO]; i++) {
+            size_t rest = after + (size_t)i;
+            if (f->sum[rest] == MPP_PIPE_NEVER || spans[i] <= NOTHING)
+                continue;
+            const struct mpp_pipe_list *x = mpp_pipe_list(q, spans[i]);
+            if (x->n == 0 || x->bound_ps >= q->upper_ps)
+                continue;
+            q->sum[rest] = least(q->sum[rest], add(q->sum[at], x->t_ps));
+            q->longest[rest] = least(q->longest[rest], most(q->longest[at], x->t_ps));
+            q->once[rest] = least(q->once[rest], most(q->once[at], x->least_once_ps));
+        }
+    }
+}
+
+/* Bound the plans through each state by what is before and what is to come. */
+static void bound_states(struct mpp_pipe *q, struct mpp_pipe_family *f)
+{
+    f->bound = mpp_arena_array(q->scratch, state_of(q, f, f->max_stages + 1, 0, 0), int64_t);
+    clear_states(q, f);
+    q->sum[state_of(q, f, 0, f->places - 1, q->n_layers)] = MPP_PIPE_NEVER;
+    for (int r = f->max_stages; r > 0; r--) {
+        size_t start = state_of(q, f, r, 0, 0);
+        if (f->wanted[r])
+            q->sum[start] = q->longest[start] = q->once[start] = 0;
+        for (int place = 0; place < f->places; place++) {
+            int from, to;
+            layers_of(q, f, r, device_of(q, f, r, place), &from, &to);
+            for (int l = from; l <= to; l++) {
+                size_t at = state_of(q, f, r, place, l);
+                f->bound[at] = MPP_PIPE_NEVER;
+                if (q->sum[at] == MPP_PIPE_NEVER || f->sum[at] == MPP_PIPE_NEVER)
+                    continue;
+                f->bound[at] = mpp_pipe_bound(q, add(q->sum[at], f->sum[at]), most(q->longest[at], f->longest[at]),
+                                              most(q->once[at], f->once[at]));
+                if (f->bound[at] < q->upper_ps)
+                    spread_state(q, f, r, place, l, at);
+            }
+        }
+    }
 }
 
 /* ---- a pass -------------------------------------------------------------------------------- */
@@ -259,22 +397,25 @@ static const struct mpp_pipeline_option *option_within(const struct mpp_pipe_lis
     return NULL;
 }
 
+/* The least sum of R stages from layer L and PLACE on within the limits; of equal ones that of the shorter longest. */
 static void pass_state(struct mpp_pipe *q, const struct mpp_pipe_family *f, int r, int place, int l, int64_t t_ps,
                        int64_t once_ps)
 {
     size_t at = state_of(q, f, r, place, l);
-    int64_t best = MPP_PIPE_NEVER;
+    int64_t best = MPP_PIPE_NEVER, best_longest = MPP_PIPE_NEVER;
     for (int j = 0; j < f->n_sizes; j++) {
         int next = next_place(q, f, r, place, j);
-        const int32_t *spans = next < 0 ? NULL : spans_of(q, f, r, place, j, l, false);
+        int32_t *spans = next < 0 ? NULL : spans_of(q, f, r, place, j, l, false);
         if (!spans)
             continue;
-        const int64_t *rest = q->sum + state_of(q, f, r - 1, next, 0) + 1;
-        for (int last = r == 1 ? q->n_layers - 1 : l; last <= q->n_layers - r; last++) {
-            if (rest[last] >= best || spans[last - l] <= 1)
+        size_t after = state_of(q, f, r - 1, next, 0) + (size_t)l + 1;
+        const int64_t *rest = q->sum + after, *rest_longest = q->longest + after;
+        int i = r == 1 ? q->n_layers - 1 - l : 0, to = q->n_layers - r - l + 1;
+        for (i = i > spans[FROM] ? i : spans[FROM], to = to < spans[TO] ? to : spans[TO]; i < to; i++) {
+            if (rest[i] > best || rest[i] == MPP_PIPE_NEVER)
                 continue;
-            const struct mpp_pipe_list *x = &q->list[spans[last - l] - 1];
-            if (x->n == 0 || x->t_ps > t_ps || x->least_once_ps > once_ps)
+            const struct mpp_pipe_list *x = useful(q, spans, i);
+            if (!x || x->t_ps > t_ps || x->least_once_ps > once_ps)
                 continue;
             int64_t t = x->t_ps;
             if (x->once_ps > once_ps) {
@@ -283,15 +424,17 @@ static void pass_state(struct mpp_pipe *q, const struct mpp_pipe_family *f, int 
                     continue;
                 t = o->t_ps;
             }
-            int64_t sum = add(t, rest[last]);
-            if (sum < best) {
+            int64_t sum = add(t, rest[i]), longest = most(t, rest_longest[i]);
+            if (sum < best || (sum == best && longest < best_longest)) {
                 best = sum;
-                q->last[at] = (int16_t)last;
+                best_longest = longest;
+                q->last[at] = (int16_t)(l + i);
                 q->size[at] = (int16_t)j;
             }
         }
     }
     q->sum[at] = best;
+    q->longest[at] = best_longest;
 }
 
 static struct mpp_pipe_plan *plan_of(struct mpp_pipe *q, const struct mpp_pipe_family *f, int n_stages, int64_t t_ps,
@@ -308,7 +451,7 @@ static struct mpp_pipe_plan *plan_of(struct mpp_pipe *q, const struct mpp_pipe_f
         size_t at = state_of(q, f, r, place, l);
         int j = q->size[at], last = q->last[at];
         plan->list[i] = spans_of(q, f, r, place, j, l, false)[last - l];
-        const struct mpp_pipe_list *x = &q->list[plan->list[i] - 1];
+        const struct mpp_pipe_list *x = mpp_pipe_list(q, plan->list[i]);
         plan->exact[i] = x->exact;
         plan->stage[i].key = key_of(q, f, r, place, j, l, last);
         plan->stage[i].key.stage = i;
@@ -323,11 +466,13 @@ static struct mpp_pipe_plan *plan_of(struct mpp_pipe *q, const struct mpp_pipe_f
     return plan;
 }
 
-bool mpp_pipe_pass(struct mpp_pipe *q, const struct mpp_pipe_family *f, int64_t t_ps, int64_t once_ps,
+bool mpp_pipe_pass(struct mpp_pipe *q, struct mpp_pipe_family *f, int64_t t_ps, int64_t once_ps,
                    struct mpp_pipe_plan **out)
 {
     *out = NULL;
     q->answer.passes++;
+    if (f->passes++ == 1)         /* what it takes pays from the second pass on, and the first leaves something to beat */
+        bound_states(q, f);
     clear_states(q, f);
     for (int r = 1; r <= f->max_stages; r++)
         for (int place = 0; place < f->places; place++) {
@@ -336,14 +481,15 @@ bool mpp_pipe_pass(struct mpp_pipe *q, const struct mpp_pipe_family *f, int64_t 
                 return false;
             layers_of(q, f, r, device_of(q, f, r, place), &from, &to);
             for (int l = from; l <= to; l++)
-                pass_state(q, f, r, place, l, t_ps, once_ps);
+                if (!f->bound || f->bound[state_of(q, f, r, place, l)] < q->upper_ps)
+                    pass_state(q, f, r, place, l, t_ps, once_ps);
         }
     int best = 0;
-    int64_t least = MPP_PIPE_NEVER;
+    int64_t lowest = MPP_PIPE_NEVER;
     for (int r = 1; r <= f->max_stages; r++) {
         int64_t sum = q->sum[state_of(q, f, r, 0, 0)];
-        if (f->wanted[r] && sum < least) {
-            least = sum;
+        if (f->wanted[r] && sum < lowest) {
+            lowest = sum;
             best = r;
         }
     }

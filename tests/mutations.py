@@ -129,6 +129,34 @@ m("copy-each", "planner/solver.c",
   "            if (mark[t] == i + 1)\n                continue;\n            mark[t] = i + 1;\n",
   "            if (t == made)\n                continue;\n            mark[t] = i + 1;\n",
   "consumers that want the same copy pay for one each", "solver")
+m("pipeline-cut", "planner/pipeline.c",
+  "        high.t_from = low.t_to + 1;", "        high.t_from = t;",
+  "an interval of longest times loses its middle when it is cut", "pipeline")
+m("pipeline-bound", "planner/pipeline.c",
+  "bound = mpp_pipe_bound(q, plan->sum_ps, b.t_from, b.once_from);",
+  "bound = mpp_pipe_bound(q, plan->sum_ps, plan->longest_ps, b.once_from);",
+  "a bound takes the longest stage of the plan that was found for the shortest that may be", "pipeline")
+m("pipeline-exact", "planner/pipeline.c",
+  "if (!plan->exact[i])", "if (!plan->exact[0])",
+  "a plan passes for exact when its first stage is", "pipeline")
+m("pipeline-once", "planner/pipeline_pass.c",
+  "once = most(x->least_once_ps, q->once[rest]);", "once = most(x->once_ps, q->once[rest]);",
+  "the fastest option's work per step passes for the least there is", "pipeline")
+m("pipeline-promise", "planner/pipeline_pass.c",
+  "if (!x && q->p->longer_is_worse)", "if (!x)",
+  "spans longer than one that does not fit are never asked for", "pipeline")
+m("pipeline-row", "planner/pipeline.c",
+  "f->row[r] = f->windows ? r - 1 : row;", "f->row[r] = f->windows ? r - 1 : 0;",
+  "stages with more in flight are taken for those with less", "pipeline")
+m("schedule-warm-up", "planner/schedule.c",
+  "w = 2 * after +", "w = after +",
+  "interleaved stages warm up with as many chunks as 1F1B with micro-batches", "pipeline")
+m("schedule-turn", "planner/schedule.c",
+  "if (e->chunk < r->s->chunks - 1)", "if (e->chunk < 0)",
+  "a chunk's backward does not wait for the next chunk's", "pipeline")
+m("schedule-barrier", "planner/schedule.c",
+  "barrier = most(barrier, r->free_at[i]);", "barrier = r->free_at[i];",
+  "updates wait for the last stage's reductions only", "pipeline")
 m("zero-level", "planner/pins_rules.c",
   "if (r->pins->zero < (sum ? 2 : 1))", "if (r->pins->zero < 1)",
   "zero=1 scatters gradients as zero=2 does", "plans:memory")

@@ -241,7 +241,7 @@ static void check_times(struct mpp_arena *a)
         s = schedule_of((enum mpp_schedule_kind)k, 2, 1, 4);
         check(mpp_schedule_time(&s, big) == INT64_MAX, "the formula saturates", k);
         check(mpp_schedule_simulate(a, &s, big, NULL, NULL) == INT64_MAX, "the simulation saturates", k);
-        struct mpp_stage_time one = {INT64_MAX - 10, 3, 7, 0};
+        struct mpp_stage_time one = {INT64_MAX - 10, 3, 9, 0};
         s = schedule_of((enum mpp_schedule_kind)k, 1, 1, 1);
         check(mpp_schedule_time(&s, &one) == INT64_MAX, "the largest time", k);
         one.once_ps = 6;
@@ -260,6 +260,7 @@ struct costs {
     int64_t range;                /* times are below */
     bool alike;                   /* only spans' lengths, sizes and what is in flight matter */
     bool regular;                 /* times grow with layers, fall with devices */
+    bool growing;                 /* longer spans are worse, all else equal: that promise is made */
     int64_t memory;               /* of a device; layers and what is in flight fill it. 0: everything fits */
     int bounds;                   /* of 10 keys, so many have bounds first */
     int64_t too_high;             /* percent that bounds lie above the truth: what must not be */
@@ -289,15 +290,34 @@ static int true_options(const struct costs *c, const struct mpp_pipeline_key *k,
     int64_t layers = k->last_layer - k->first_layer + 1;
     if (c->memory && layers * (2 + k->in_flight) > c->memory * k->n_devices)
         return 0;
+    int64_t weight[2] = {0, 0};
+    for (int l = k->first_layer; c->growing && l <= k->last_layer; l++) {
+        weight[0] += 1 + (int64_t)(mix(c->seed + (uint64_t)(c->alike ? 0 : l)) % 4);
+        weight[1] += (int64_t)(mix(c->seed + (uint64_t)(c->alike ? 0 : l)) / 4 % 4);
+    }
+    if (c->growing) {             /* what follows must not depend on the layers */
+        struct mpp_pipeline_key same = *k;
+        same.first_layer = same.last_layer = 0;
+        h = key_hash(c, &same);
+    }
     int n = 1 + (int)(h % (uint64_t)c->n_options);
     for (int i = 0; i < n; i++) {
         h = mix(h);
         int64_t t = (int64_t)(h % (uint64_t)c->range), once = (int64_t)((h >> 32) % (uint64_t)c->range);
         if (c->regular)
             t = layers * (c->range + t / 4) / k->n_devices;
+        if (c->growing) {
+            t = weight[0] * (c->range / 2 + t / 4) / k->n_devices;
+            once = weight[1] * once;
+        }
         out[i] = (struct mpp_pipeline_option){t, once, i};
     }
     return n;
+}
+
+static int64_t percent_of(int64_t x, int64_t percent)
+{
+    return x / 100 * percent + x % 100 * percent / 100;
 }
 
 /* Bounds: the truth lowered, some options merged. */
@@ -307,8 +327,8 @@ static int lowered(const struct costs *c, const struct mpp_pipeline_key *k, stru
     for (int i = 0; i < n; i++) {
         h = mix(h);
         int64_t percent = 70 + (int64_t)(h % 31) + c->too_high;
-        o[i].t_ps = o[i].t_ps * percent / 100;
-        o[i].once_ps = o[i].once_ps * (70 + (int64_t)((h >> 20) % 31)) / 100;
+        o[i].t_ps = percent_of(o[i].t_ps, percent);
+        o[i].once_ps = percent_of(o[i].once_ps, 70 + (int64_t)((h >> 20) % 31));
         o[i].id = -1;
     }
     if (n > 1 && h >> 60 < 8) {
@@ -431,7 +451,7 @@ static void random_problem(struct mpp_arena *a, struct mpp_pipeline_problem *p, 
     }
     int *sizes = mpp_arena_array(a, 8, int), step = 1 + rnd(2);
     for (int s = 1; s <= p->n_devices; s++)
-        if (step == 1 ? rnd(5) > 0 : s % 2 == 0 || rnd(6) == 0)
+        if (step == 1 ? rnd(5) > 0 : s % 2 == 0 || s == 1 || rnd(4) == 0)
             sizes[p->n_sizes++] = s;
     p->sizes = sizes;
     if (rnd(4) == 0) {
@@ -451,8 +471,10 @@ static void random_problem(struct mpp_arena *a, struct mpp_pipeline_problem *p, 
     c->alike = rnd(3) == 0;
     if (c->alike && rnd(2))
         p->alike = alike_of;
-    c->memory = rnd(2) ? 0 : 2 + rnd(8);
-    c->bounds = rnd(2) ? 0 : 2 + rnd(9);
+    c->growing = rnd(3) == 0;
+    p->longer_is_worse = c->growing && rnd(4) > 0;
+    c->memory = rnd(2) ? 0 : 4 + rnd(12);
+    c->bounds = rnd(3) ? 2 + rnd(9) : 0;
     for (int k = 0; k < 2; k++)
         c->asked[k] = mpp_arena_array(a, MAX_KEYS, uint8_t);
 }
@@ -586,7 +608,7 @@ static void check_large_times(struct mpp_arena *a)
         random_problem(a, &p, &c);
         c.asked[0] = c.asked[1] = NULL;
         c.memory = 0;
-        c.regular = false;
+        c.regular = c.growing = p.longer_is_worse = false;
         c.range = INT64_MAX / 400;
         p.micro_batches = 12;
         int64_t best = exhaustive(&p, &c);
@@ -600,10 +622,8 @@ static void check_large_times(struct mpp_arena *a)
 /* ---- large problems --------------------------------------------------------------------------- */
 
 struct table {
-    int64_t *t;                   /* [layers + 1][in flight] per device */
-    int calls;
-    int lazy;
-    bool odd;                     /* layers differ */
+    int64_t before[97];           /* time of all layers before a layer, on one device */
+    int lazy;                     /* bounds are lower by 1 / LAZY; 0: exact */
     struct mpp_pipeline_option option[2];
 };
 
@@ -612,11 +632,8 @@ static int look_up(void *context, const struct mpp_pipeline_key *k, bool exact, 
 {
     struct table *x = context;
     int64_t layers = k->last_layer - k->first_layer + 1;
-    int64_t t = layers * 3000000000 / k->n_devices + 40000000 * (k->n_devices > 8) + (k->first_layer == 0) * 100000000
-                + 1000000 * k->in_flight % 7;
-    if (x->odd)
-        t += (int64_t)(mix((uint64_t)(k->first_layer * 1000 + k->last_layer)) % 50000000);
-    x->calls++;
+    int64_t t = (x->before[k->last_layer + 1] - x->before[k->first_layer]) / k->n_devices
+                + 40000000 * (k->n_devices > 8) + (k->first_layer == 0) * 100000000;
     x->option[0] = (struct mpp_pipeline_option){t, 900000000 / k->n_devices + 500000000, 1};
     x->option[1] = (struct mpp_pipeline_option){t + t / 50, 900000000 / k->n_devices + 100000000, 2};
     if (x->lazy && !exact)
@@ -632,8 +649,7 @@ static int look_up(void *context, const struct mpp_pipeline_key *k, bool exact, 
 static int class_of(void *context, const struct mpp_pipeline_key *k)
 {
     (void)context;
-    return ((k->last_layer - k->first_layer) * 2 + (k->first_layer == 0)) * 4096 + (k->n_devices > 64 ? 64 : k->n_devices) * 0
-           + (int)(k->in_flight < 4096 ? k->in_flight : 4095);
+    return ((k->last_layer - k->first_layer) * 2 + (k->first_layer == 0)) * 4096 + (int)k->in_flight;
 }
 
 struct large {
@@ -664,7 +680,9 @@ static struct mpp_pipeline_problem large_problem(struct mpp_arena *a, const stru
     for (int s = 1; s <= l->devices; s++)
         if (l->powers ? (s & (s - 1)) == 0 : !l->equal || l->devices % s == 0)
             sizes[n++] = s;
-    *x = (struct table){.lazy = l->lazy, .odd = l->odd};
+    *x = (struct table){.lazy = l->lazy};
+    for (int i = 0; i < l->layers; i++)
+        x->before[i + 1] = x->before[i] + 3000000000 + (l->odd ? (int64_t)(mix((uint64_t)i) % 300000000) : 0);
     return (struct mpp_pipeline_problem){
         .n_layers = l->layers, .n_devices = l->devices, .n_sizes = n, .sizes = sizes, .max_stages = 96,
         .equal_sizes = l->equal, .kind = l->kind, .chunks = l->chunks, .micro_batches = l->micro_batches,
@@ -691,9 +709,17 @@ static void check_large(bool bench)
         begun = clock();
         check(mpp_pipeline_solve(a, &p, &two) == MPP_OK && two.time_ps == one.time_ps, "the same below a bound", (int)i);
         if (bench)
-            printf("%-45s %8.1f ms, %" PRId64 " asked\n", "   with a plan 5 % above known",
-                   1e3 * (double)(clock() - begun) / CLOCKS_PER_SEC, two.asked);
+            printf("%-45s %8.1f ms, %" PRId64 " asked, %" PRId64 " passes\n", "   with a plan 5 % above known",
+                   1e3 * (double)(clock() - begun) / CLOCKS_PER_SEC, two.asked, two.passes);
         check(two.asked <= one.asked, "a bound saves questions", (int)i);
+        p.longer_is_worse = true;
+        begun = clock();
+        check(mpp_pipeline_solve(a, &p, &two) == MPP_OK && two.time_ps == one.time_ps, "the same with the promise", (int)i);
+        if (bench)
+            printf("%-45s %8.1f ms, %" PRId64 " asked, %" PRId64 " passes\n", "   and longer spans known to be worse",
+                   1e3 * (double)(clock() - begun) / CLOCKS_PER_SEC, two.asked, two.passes);
+        check(two.asked * 2 < one.asked, "the promise saves questions", (int)i);
+        p.longer_is_worse = false;
         if (!LARGE[i].odd && LARGE[i].equal) {
             p.upper_bound_ps = INT64_MAX;
             p.alike = class_of;
