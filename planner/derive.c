@@ -34,7 +34,8 @@ static void add_time(struct derive *d, enum mpp_phase phase, bool once, bool aft
         t->update_ps += cost;
 }
 
-/* A framework's host starts a kernel of OP that takes COST, or a collective of N members that wait for each other. */
+/* A framework's host starts a kernel of OP that takes COST, or a collective of which N members of a node wait for each
+ * other. */
 static void add_host(struct derive *d, enum mpp_phase phase, const struct mpp_gop *op, int64_t cost, int n)
 {
     const struct mpp_device *dev = &d->env.cluster->device;
@@ -58,6 +59,35 @@ static void wait_for_host(struct derive *d)
         }
         add_time(d, backward ? MPP_PHASE_BACKWARD : MPP_PHASE_FORWARD, false, false, wait);
         d->compute_ps += wait * mpp_phase_count(d->g, MPP_PHASE_BACKWARD);
+    }
+}
+
+/* Frameworks reduce all gradients in one call: what the many calls take longer is taken off again. */
+static void join_gradients(struct derive *d)
+{
+    struct mpp_stage *s = d->stage;
+    for (unsigned mask = 1; mask < 1u << MPP_MAX_AXES && d->g->unfused; mask++) {
+        double bytes = 0;
+        int64_t sum = 0;
+        for (int pass = 0; pass < 2; pass++) {
+            int64_t joined = mpp_cost_collective(d->env.cluster, &d->env.groups[mask], MPP_COLLECTIVE_ALL_REDUCE, bytes);
+            for (int i = 0; i < s->n_collectives && (pass == 0 || sum > joined); i++) {
+                struct mpp_comm *c = &s->collectives[i];
+                if (c->mask != mask || c->phase != MPP_PHASE_UPDATE || strcmp(c->role, "gradient") != 0 ||
+                    strcmp(c->kind, "all-reduce") != 0)
+                    continue;
+                if (pass == 0) {
+                    bytes += (double)c->bytes;
+                    sum += c->cost_ps;
+                } else {
+                    c->cost_ps = (int64_t)((double)c->cost_ps * ((double)joined / (double)sum));
+                }
+            }
+            if (pass == 1 && sum > joined) {
+                add_time(d, MPP_PHASE_UPDATE, true, false, joined - sum);
+                d->gradient_ps -= sum - joined;
+            }
+        }
     }
 }
 
@@ -139,7 +169,7 @@ static void count_copy(struct derive *d, struct mpp_copy *c)
         *sum += times * step->cost_ps;
         add_time(d, c->phase, c->once, c->store, step->cost_ps);
         if (!c->once)
-            add_host(d, c->phase, op, step->cost_ps, step->mask ? d->env.groups[step->mask].n : 1);
+            add_host(d, c->phase, op, step->cost_ps, step->mask ? d->env.groups[step->mask].local : 1);
         if (step->kind == MPP_STEP_SLICE || step->kind == MPP_STEP_TO_PARTIAL)
             continue;
         add_comm(d, (struct mpp_comm){
@@ -266,7 +296,7 @@ static void count_group(struct derive *d, int i)
         int n = mpp_op_internal(d->g, &d->g->ops[group->ops[k]], d->env.mesh, split, list, 8);
         for (int j = 0; j < n; j++) {
             double bytes = 4.0 * (double)list[j].elements;
-            add_host(d, group->phase, op, internal / n, d->env.groups[mask].n);
+            add_host(d, group->phase, op, internal / n, d->env.groups[mask].local);
             add_comm(d, (struct mpp_comm){
                 .kind = "all-reduce", .mask = mask, .bytes = 4 * list[j].elements, .count = times,
                 .cost_ps = mpp_cost_collective(d->env.cluster, &d->env.groups[mask], MPP_COLLECTIVE_ALL_REDUCE, bytes),
@@ -329,6 +359,7 @@ static enum mpp_status derive_stage(struct mpp_arena *arena, struct mpp_diag *di
     sort_copies(&d);
     count_costs(&d);
     wait_for_host(&d);
+    join_gradients(&d);
     find_unsplit(&d);
     int64_t busy = d.compute_ps + d.update_ps + d.activation_ps + d.gradient_ps + d.parameter_ps + d.receive_ps;
     s->predicted = (struct mpp_prediction){
