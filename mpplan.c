@@ -133,6 +133,19 @@ static enum mpp_status no_room(struct mpp_arena *arena, struct mpp_diag *diag, c
     return MPP_INFEASIBLE;
 }
 
+/* Search for a plan of G, which is grouped as one stage. */
+static enum mpp_status search_plan(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *g,
+                                   const struct mpp_cluster *cluster, const struct mpp_plan_options *options, struct mpp_plan **out)
+{
+    struct mpp_layering *layering;
+    struct mpp_graph *whole;
+    MPP_TRY(mpp_layering_make(arena, diag, g, 0, &layering));
+    MPP_TRY(mpp_span_extract(arena, diag, g, layering, 0, layering->n_layers - 1, MPP_RECOMPUTE_NONE, &whole));
+    MPP_TRY(mpp_plan_search(arena, diag, whole, cluster, options, out));
+    (*out)->stages[0].graph = whole;
+    return MPP_OK;
+}
+
 /* A plan whose arena, once laid out, exceeds the device is planned again with less room. */
 static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_options *o,
                                       struct mpp_plan_options options, struct mpp_graph *g, const struct mpp_cluster *cluster,
@@ -146,7 +159,7 @@ static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *
         if (o->from_plan)
             MPP_TRY(mpp_plan_read_json(arena, diag, g, cluster, o->from_plan, out_plan));
         else
-            MPP_TRY(mpp_plan_search(arena, diag, g, cluster, &options, out_plan));
+            MPP_TRY(search_plan(arena, diag, g, cluster, &options, out_plan));
         bound_ps = attempt == 0 ? (*out_plan)->bound_ps : bound_ps;
         (*out_plan)->bound_ps = (*out_plan)->bound_ps < bound_ps ? (*out_plan)->bound_ps : bound_ps;
         MPP_TRY(mpp_plan_derive(arena, diag, g, cluster, *out_plan));
@@ -253,9 +266,12 @@ static enum mpp_status write_stats(struct mpp_arena *arena, struct mpp_diag *dia
     if (!file && strcmp(path, "-"))
         return cannot_write(diag, path);
     FILE *f = file ? mpp_outfile_stream(file) : stderr;
+    int groups = 0;
+    for (int i = 0; i < plan->n_stages; i++)
+        groups += plan->stages[i].graph->n_groups;
     fprintf(f, "{\"read_s\": %.6f, \"plan_s\": %.6f, \"lower_s\": %.6f, \"emit_s\": %.6f, \"ops\": %d, \"groups\": %d, "
                "\"solver_nodes\": %d, \"solver_nodes_reduced\": %d, \"glpk_rows\": %d, \"glpk_cols\": %d, \"gap\": %.9g}\n",
-            s->read_s, s->plan_s, s->lower_s, s->emit_s, g->n_ops, g->n_groups, plan->solver.nodes_full,
+            s->read_s, s->plan_s, s->lower_s, s->emit_s, g->n_ops, groups, plan->solver.nodes_full,
             plan->solver.nodes_reduced, plan->solver.glpk_rows, plan->solver.glpk_cols, plan->gap);
     return file && !mpp_outfile_close(file) ? cannot_write(diag, path) : MPP_OK;
 }
@@ -339,6 +355,7 @@ struct job {
     const char *phase;            /* what is being done, for the message when memory is out */
 };
 
+/* The training step as it is before its ops are grouped: stages are grouped one by one. */
 static enum mpp_status read_input(struct job *job, struct mpp_graph **out_g, struct mpp_cluster **out_cluster)
 {
     const struct mpp_options *o = &job->options;
@@ -348,7 +365,7 @@ static enum mpp_status read_input(struct job *job, struct mpp_graph **out_g, str
     job->phase = "building the training step";
     MPP_TRY(mpp_graph_build(job->arena, job->diag, model, out_g));
     struct mpp_pass_ctx ctx = {.arena = job->arena, .diag = job->diag, .dump_after = o->dump_after, .dump_to = stdout,
-                               .unfused = o->unfused};
+                               .unfused = o->unfused, .before_fuse = !o->dump_after || strcmp(o->dump_after, "fuse") != 0};
     MPP_TRY(mpp_passes_run(&ctx, *out_g));
     if (o->dump_after)
         return MPP_OK;

@@ -104,16 +104,18 @@ struct writer {
     const struct mpp_cluster *cluster;
     const struct mpp_plan *plan;
     const struct mpp_stage *stage;
-    const char **repeat;
+    const char **repeat;          /* of the stage: names of repeats, and the first layer of each */
+    int *first, n_repeats;
+    bool layered;                 /* layers matter: there are several stages, or some run again */
     FILE *f;
 };
 
-/* NAME without its layer, and in *OUT_LAYER the layer, or NAME and -1. */
+/* NAME without its layer, and in *OUT_LAYER the layer counted from the stage's first, or NAME and -1. */
 static const char *shared_name(const struct writer *w, const char *name, int repeat, int index, int *out_layer)
 {
     const char *t = repeat >= 0 ? mpp_json_template(w->arena, name, w->repeat[repeat], index) : NULL;
-    *out_layer = t ? index : -1;
-    return t ? t : name;
+    *out_layer = t ? index - w->first[repeat] : -1;
+    return t ? t : mpp_json_shifted(w->arena, name, w->repeat, w->first, w->n_repeats, -1);
 }
 
 static json_t *split_json(const struct writer *w, const struct mpp_rule *rule, struct mpp_split split)
@@ -257,12 +259,12 @@ static void write_collectives(const struct writer *w)
         mpp_json_put(w->arena, o, "count", json_integer(c->count));
         mpp_json_put(w->arena, o, "cost_ps", json_integer(c->cost_ps));
         mpp_json_put(w->arena, o, "reason", json_string(c->reason));
-        records_add(&r, o, layer >= 0 ? layer : c->index);
+        records_add(&r, o, layer >= 0 || c->repeat < 0 ? layer : c->index - w->first[c->repeat]);
     }
     records_write(&r, w->f, "collectives", true, ",");
 }
 
-/* ---- the file ---- */
+/* ---- values ---- */
 
 static void write_line(const struct writer *w, const char *key, const json_t *value, const char *end)
 {
@@ -303,66 +305,198 @@ static json_t *solver_json(struct mpp_arena *arena, const struct mpp_solver_info
     return o;
 }
 
-static void write_stage(const struct writer *w)
+static json_t *prediction_json(struct mpp_arena *arena, const struct mpp_prediction *p)
+{
+    return mpp_json_own(arena, json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "step_s", p->step_s, "compute_s", p->compute_s,
+                                         "activation_comm_s", p->activation_comm_s, "gradient_comm_s", p->gradient_comm_s,
+                                         "parameter_comm_s", p->parameter_comm_s, "update_s", p->update_s, "receive_s",
+                                         p->receive_s, "bubble_s", p->bubble_s));
+}
+
+/* ---- stages ---- */
+
+struct stream {                   /* text that is written like a file */
+    FILE *f;
+    char *text;
+    size_t size;
+};
+
+static void close_stream(void *stream)
+{
+    struct stream *s = stream;
+    if (s->f)
+        fclose(s->f);
+    s->f = NULL;
+    free(s->text);
+    s->text = NULL;
+}
+
+/* What stages that are alike share, as text. */
+static const char *program_text(struct writer *w)
 {
     const struct mpp_stage *s = w->stage;
-    const struct mpp_prediction *p = &s->predicted;
+    struct stream *stream = mpp_arena_array(w->arena, 1, struct stream);
     json_t *mesh = mpp_json_own(w->arena, json_array()), *unsplit = mpp_json_own(w->arena, json_array());
+    w->g = s->graph;
+    w->repeat = mpp_json_repeats(w->arena, w->g, &w->n_repeats);
+    w->first = mpp_json_first_layers(w->arena, w->g, w->n_repeats);
     for (int a = 0; a < s->mesh.n_axes; a++)
         mpp_json_append(w->arena, mesh, json_pack("{s:s,s:i}", "axis", s->mesh.name[a], "size", s->mesh.size[a]));
-    for (int i = 0; i < w->stage->n_unsplit; i++)
-        mpp_json_append(w->arena, unsplit, json_string(w->g->ops[w->g->groups[w->stage->unsplit[i]].ops[0]].name));
-    fprintf(w->f, "  {\"first_device\": %d, \"devices\": %d,\n", s->first_device, s->n_devices);
+    for (int i = 0; i < s->n_unsplit; i++)
+        mpp_json_append(w->arena, unsplit,
+                        json_string(mpp_json_shifted(w->arena, w->g->ops[w->g->groups[s->unsplit[i]].ops[0]].name, w->repeat,
+                                                     w->first, w->n_repeats, -1)));
+    stream->f = w->f = open_memstream(&stream->text, &stream->size);
+    if (!w->f)
+        mpp_arena_fail(w->arena, 0);
+    mpp_arena_defer(w->arena, close_stream, stream);
+    fprintf(w->f, "   \"devices\": %d, \"recompute\": \"%s\",\n", s->n_devices, mpp_plan_recompute_word(s->recompute));
     write_line(w, "   \"mesh\"", mesh, ",");
     write_ops(w);
     write_tensors(w, MPP_ROLE_PARAM, "parameters");
     write_tensors(w, MPP_ROLE_INPUT, "inputs");
     write_collectives(w);
-    write_line(w, "   \"unsplit\"", unsplit, ",");
-    write_line(w, "   \"memory\"", memory_json(w->arena, &s->memory), ",");
-    write_line(w, "   \"predicted\"",
-               mpp_json_own(w->arena, json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "step_s", p->step_s, "compute_s", p->compute_s,
-                                       "activation_comm_s", p->activation_comm_s, "gradient_comm_s", p->gradient_comm_s,
-                                       "parameter_comm_s", p->parameter_comm_s, "update_s", p->update_s)), "}");
+    write_line(w, "   \"unsplit\"", unsplit, "}");
+    if (fflush(w->f) != 0 || ferror(w->f))
+        mpp_arena_fail(w->arena, 0);
+    const char *copy = mpp_arena_strdup(w->arena, stream->text);
+    close_stream(stream);
+    return copy;
 }
 
-static void write_all(const struct writer *w)
+static void write_place(const struct writer *w, int number, const char *end)
+{
+    const struct mpp_stage *s = &w->plan->stages[number];
+    const struct mpp_layering *l = w->plan->layering;
+    json_t *o = mpp_json_own(w->arena, json_object());
+    mpp_json_put(w->arena, o, "stage", json_integer(number));
+    mpp_json_put(w->arena, o, "first_device", json_integer(s->first_device));
+    if (w->layered) {
+        const char *a = l->name[s->first_layer], *b = l->name[s->last_layer];
+        mpp_json_put(w->arena, o, "first_layer", json_integer(s->first_layer));
+        mpp_json_put(w->arena, o, "last_layer", json_integer(s->last_layer));
+        mpp_json_put(w->arena, o, "layers", json_string(s->first_layer == s->last_layer ? a : mpp_arena_printf(w->arena, "%s .. %s", a, b)));
+    }
+    mpp_json_put(w->arena, o, "in_flight", json_integer(s->in_flight));
+    mpp_json_put(w->arena, o, "forward_ps", json_integer(s->time.forward_ps));
+    mpp_json_put(w->arena, o, "backward_ps", json_integer(s->time.backward_ps));
+    mpp_json_put(w->arena, o, "once_ps", json_integer(s->time.once_ps));
+    mpp_json_put(w->arena, o, "memory", json_incref(memory_json(w->arena, &s->memory)));
+    mpp_json_put(w->arena, o, "predicted", json_incref(prediction_json(w->arena, &s->predicted)));
+    if (w->plan->n_stages > 1)
+        mpp_json_put(w->arena, o, "solver", json_incref(solver_json(w->arena, &s->solver)));
+    fprintf(w->f, "    %s%s\n", mpp_json_text(w->arena, o, JSON_REAL_PRECISION(12)), end);
+}
+
+static void write_stages(struct writer *w)
+{
+    int n = w->plan->n_stages, n_programs = 0;
+    FILE *f = w->f;
+    struct mpp_memo *memo = mpp_memo_new(w->arena);
+    const char **text = mpp_arena_array(w->arena, n, const char *);
+    int *program = mpp_arena_array(w->arena, n, int);
+    for (int i = 0; i < n; i++) {
+        bool is_new;
+        w->stage = &w->plan->stages[i];
+        const char *t = program_text(w);
+        program[i] = mpp_memo_add(memo, t, strlen(t) + 1, &is_new);
+        if (is_new)
+            text[n_programs++] = t;
+    }
+    w->f = f;
+    for (int k = 0; k < n_programs; k++) {
+        int left = 0;
+        for (int i = 0; i < n; i++)
+            left += program[i] == k;
+        fprintf(f, "  {\"places\": [\n");
+        for (int i = 0; i < n; i++)
+            if (program[i] == k)
+                write_place(w, i, --left ? "," : "],");
+        fprintf(f, "%s%s\n", text[k], k + 1 < n_programs ? "," : "");
+    }
+}
+
+/* ---- the file ---- */
+
+/* Which of the layers that the step has by itself (mpp_layering_make without a limit) each one begins with. */
+static enum mpp_status write_layers(const struct writer *w, struct mpp_diag *diag, const struct mpp_graph *g)
+{
+    const struct mpp_layering *l = w->plan->layering;
+    struct mpp_layering *base;
+    MPP_TRY(mpp_layering_make(w->arena, diag, g, 0, &base));
+    int *first = mpp_arena_array(w->arena, l->n_layers, int);
+    for (int k = 0; k < l->n_layers; k++)
+        first[k] = base->n_layers;
+    for (mpp_id o = 0; o < g->n_ops; o++) {
+        int k = l->layer_of[o];
+        if (k >= 0 && base->layer_of[o] < first[k])
+            first[k] = base->layer_of[o];
+    }
+    fprintf(w->f, " \"layers\": [");
+    for (int k = 0; k < l->n_layers; k++)
+        fprintf(w->f, "%s\n  %s", k ? "," : "",
+                mpp_json_text(w->arena, mpp_json_own(w->arena, json_pack("{s:s,s:i}", "name", l->name[k], "first", first[k])), 0));
+    fprintf(w->f, "],\n");
+    return MPP_OK;
+}
+
+static void write_others(const struct writer *w)
 {
     const struct mpp_plan *p = w->plan;
+    fprintf(w->f, " \"runners_up\": [");
+    for (int i = 0; i < p->n_others; i++)
+        fprintf(w->f, "%s\n  %s", i ? "," : "",
+                mpp_json_text(w->arena, mpp_json_own(w->arena, json_pack("{s:s,s:s,s:I}", "what", p->others[i].what, "why",
+                                                                         p->others[i].why ? p->others[i].why : "", "time_ps",
+                                                                         (json_int_t)p->others[i].time_ps)), 0));
+    fprintf(w->f, "],\n");
+}
+
+static enum mpp_status write_all(struct writer *w, struct mpp_diag *diag)
+{
+    const struct mpp_plan *p = w->plan;
+    const struct mpp_graph *g = w->g;
     FILE *f = w->f;
     fprintf(f, "{\n");
-    write_text(w, "plan_version", p->version, ",");
-    write_text(w, "model", w->g->model ? w->g->model->name : "", ",");
-    write_text(w, "preset", w->g->model ? w->g->model->preset : "", ",");
+    write_text(w, "plan_version", MPP_PLAN_VERSION, ",");
+    write_text(w, "model", g->model ? g->model->name : "", ",");
+    write_text(w, "preset", g->model ? g->model->preset : "", ",");
     write_text(w, "cluster", w->cluster->name, ",");
     write_text(w, "device", w->cluster->device.name, ",");
-    write_text(w, "schedule", p->schedule, ",");
+    write_line(w, " \"schedule\"", mpp_json_own(w->arena, json_pack("{s:s,s:i}", "kind", p->schedule, "chunks",
+                                                                    p->pipeline.chunks)), ",");
     fprintf(f, " \"batch\": %lld,\n \"micro_batches\": %lld,\n", (long long)p->batch, (long long)p->micro_batches);
     write_text(w, "pins", p->pins, ",");
     fprintf(f, " \"objective_ps\": %lld,\n \"bound_ps\": %lld,\n", (long long)p->objective_ps, (long long)p->bound_ps);
     write_line(w, " \"gap\"", mpp_json_own(w->arena, json_real(p->gap)), ",");
+    fprintf(f, " \"simulated_ps\": %lld,\n", (long long)p->simulated_ps);
+    write_line(w, " \"predicted\"", prediction_json(w->arena, &p->predicted), ",");
     write_line(w, " \"solver\"", solver_json(w->arena, &p->solver), ",");
+    write_others(w);
+    for (int i = 0; i < p->n_stages; i++)
+        w->layered = p->layering && (w->layered || p->n_stages > 1 || p->stages[i].recompute != MPP_RECOMPUTE_NONE);
+    if (w->layered)
+        MPP_TRY(write_layers(w, diag, g));
     fprintf(f, " \"stages\": [\n");
-    write_stage(w);
+    write_stages(w);
     fprintf(f, " ]\n}\n");
+    return MPP_OK;
 }
 
 enum mpp_status mpp_plan_write_json(struct mpp_diag *diag, const struct mpp_graph *graph,
                                     const struct mpp_cluster *cluster, const struct mpp_plan *plan, const char *path)
 {
-    struct writer w = {.g = graph, .cluster = cluster, .plan = plan, .stage = &plan->stages[0]};
-    int n_repeats;
-    w.arena = mpp_arena_scratch(graph->arena);
+    struct writer w = {.arena = mpp_arena_scratch(graph->arena), .g = graph, .cluster = cluster, .plan = plan};
     struct mpp_outfile *file = mpp_outfile_create(w.arena, path);
-    bool done = false;
+    enum mpp_status st = MPP_IO;
     if (file) {
         w.f = mpp_outfile_stream(file);
-        w.repeat = mpp_json_repeats(w.arena, graph, &n_repeats);
-        write_all(&w);
-        done = mpp_outfile_close(file);
+        st = write_all(&w, diag);
+        if (st == MPP_OK)
+            st = mpp_outfile_close(file) ? MPP_OK : MPP_IO;
     }
-    if (!done)
+    if (st == MPP_IO)
         mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
     mpp_arena_free(w.arena);
-    return done ? MPP_OK : MPP_IO;
+    return st;
 }

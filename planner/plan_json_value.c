@@ -1,6 +1,7 @@
 /* plan_json_value.c - what plan.json's writers share: JSON that is surely there, and how things are spelled. */
 #include "planner/plan_json_value.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,6 +89,34 @@ const char **mpp_json_repeats(struct mpp_arena *arena, const struct mpp_graph *g
         if (g->ops[i].repeat >= 0 && g->ops[i].repeat_name)
             name[g->ops[i].repeat] = g->ops[i].repeat_name;
     *out_n = n;
+    return name;
+}
+
+int *mpp_json_first_layers(struct mpp_arena *arena, const struct mpp_graph *g, int n_repeats)
+{
+    int *first = mpp_arena_array(arena, n_repeats, int);
+    for (int r = 0; r < n_repeats; r++)
+        first[r] = INT_MAX;
+    for (int i = 0; i < g->n_ops; i++) {
+        const struct mpp_gop *op = &g->ops[i];
+        if (op->repeat >= 0 && op->index < first[op->repeat])
+            first[op->repeat] = op->index;
+    }
+    return first;
+}
+
+const char *mpp_json_shifted(struct mpp_arena *arena, const char *name, const char *const *repeat_name, const int *first,
+                             int n_repeats, int sign)
+{
+    for (int r = 0; r < n_repeats; r++) {
+        size_t n = repeat_name[r] ? strlen(repeat_name[r]) : 0;
+        char *end;
+        if (n == 0 || first[r] == 0 || first[r] == INT_MAX || strncmp(name, repeat_name[r], n) != 0 || name[n] != '.')
+            continue;
+        long layer = strtol(name + n + 1, &end, 10);
+        if (end > name + n + 1 && *end == '.' && layer > -100000 && layer < 100000)
+            return mpp_arena_printf(arena, "%s.%ld%s", repeat_name[r], layer + sign * (long)first[r], end);
+    }
     return name;
 }
 

@@ -13,7 +13,7 @@ OWNERS = {  # third-party header -> the only files that may include it
     r"glpk\.h": r"(planner/solver_glpk|solver/(exact|glpk_env))\.c",
     r"yajl/": r"solver/iopddl\.c",
     r"zlib\.h": r"solver/iopddl\.c",
-    r"jansson\.h": r"planner/plan_json(_read|_value)?\.[ch]",
+    r"jansson\.h": r"planner/plan_json_value\.[ch]",
     r"mpi\.h": r"runtime/host/transport_mpi(_shm)?\.[ch]",
     r"(cblas|openblas/.*|lapacke)\.h": r"runtime/host/kernels_gemm\.c",
 }

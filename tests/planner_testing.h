@@ -44,9 +44,8 @@ struct setup {
     struct mpp_plan *plan;
 };
 
-/* DEFINES: "layers=2 batch=8", or "". */
-__attribute__((unused)) static struct setup setup_new(const char *model, const char *preset, const char *defines,
-                                                      const char *cluster, int n_devices)
+static struct setup setup_passes(const char *model, const char *preset, const char *defines, const char *cluster, int n_devices,
+                                 bool before_fuse)
 {
     struct setup s = {.arena = mpp_arena_new(), .diag = mpp_diag_new(NULL)};
     const char *list[32];
@@ -59,7 +58,7 @@ __attribute__((unused)) static struct setup setup_new(const char *model, const c
     enum mpp_status st = mpp_model_read(s.arena, s.diag, model, &options, &m);
     if (st == MPP_OK)
         st = mpp_graph_build(s.arena, s.diag, m, &s.g);
-    struct mpp_pass_ctx ctx = {.arena = s.arena, .diag = s.diag};
+    struct mpp_pass_ctx ctx = {.arena = s.arena, .diag = s.diag, .before_fuse = before_fuse};
     if (st == MPP_OK)
         st = mpp_passes_run(&ctx, s.g);
     if (st == MPP_OK)
@@ -68,6 +67,20 @@ __attribute__((unused)) static struct setup setup_new(const char *model, const c
         printf("%s", mpp_diag_text(s.diag));
     must(st, model);
     return s;
+}
+
+/* DEFINES: "layers=2 batch=8", or "". */
+__attribute__((unused)) static struct setup setup_new(const char *model, const char *preset, const char *defines,
+                                                      const char *cluster, int n_devices)
+{
+    return setup_passes(model, preset, defines, cluster, n_devices, false);
+}
+
+/* The same before the pass "fuse". */
+__attribute__((unused)) static struct setup setup_unfused(const char *model, const char *preset, const char *defines,
+                                                          const char *cluster, int n_devices)
+{
+    return setup_passes(model, preset, defines, cluster, n_devices, true);
 }
 
 __attribute__((unused)) static void setup_free(struct setup *s)

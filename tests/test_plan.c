@@ -5,6 +5,7 @@
 #include "ir/op.h"
 #include "planner/pins.h"
 #include "tests/planner_testing.h"
+#include "tests/stages_testing.h"
 
 static const char tiny[] = "layers=2 batch=16";
 
@@ -318,6 +319,33 @@ static void round_trip(const char *model, const char *preset, const char *define
     setup_free(&s);
 }
 
+/* A plan of several stages is read as it was written: the same file, the same times. */
+static void stages_trip(const char *model, const char *defines, int devices, int stages, enum mpp_recompute recompute)
+{
+    struct setup s = setup_unfused(model, "tiny", defines, "dgx-a100", devices), r = setup_unfused(model, "tiny", defines, "dgx-a100", devices);
+    s.plan = plan_stages(s.arena, s.diag, s.g, s.cluster, stages, recompute, 4);
+    check(s.plan != NULL, "%s in %d stages: %s", model, stages, mpp_diag_text(s.diag));
+    if (s.plan) {
+        s.plan->others = (struct mpp_runner_up[]){{"pp 1", "bubble", 77}, {"pp 2", NULL, 78}};
+        s.plan->n_others = 2;
+        must(mpp_plan_write_json(s.diag, s.g, s.cluster, s.plan, path_a), "write");
+        enum mpp_status st = mpp_plan_read_json(r.arena, r.diag, r.g, r.cluster, path_a, &r.plan);
+        if (st == MPP_OK)
+            st = mpp_plan_derive(r.arena, r.diag, r.g, r.cluster, r.plan);
+        check(st == MPP_OK, "%s in %d stages: read back: %s", model, stages, mpp_diag_text(r.diag));
+        if (st == MPP_OK) {
+            must(mpp_plan_write_json(r.diag, r.g, r.cluster, r.plan, path_b), "write");
+            char *x = slurp(path_a), *y = slurp(path_b);
+            check(strcmp(x, y) == 0, "%s in %d stages: the same file", model, stages);
+            check(r.plan->objective_ps == s.plan->objective_ps && r.plan->n_others == 2 && !r.plan->others[1].why, "%s: times", model);
+            free(x);
+            free(y);
+        }
+    }
+    setup_free(&r);
+    setup_free(&s);
+}
+
 /* Replace FROM, which stands in the file, by TO; reading it must fail and say SAYS (NULL: must work). */
 static void edited(struct setup *s, const char *text, const char *from, const char *to, const char *says)
 {
@@ -348,7 +376,7 @@ static void test_edits(void)
     must(mpp_plan_write_json(s.diag, s.g, s.cluster, s.plan, path_a), "write");
     char *text = slurp(path_a);
     edited(&s, text, "\"pins\": \"dp=2,tp=2\"", "\"pins\": \"none\"", NULL);
-    edited(&s, text, "\"plan_version\": \"1\"", "\"plan_version\": \"7\"", "version \"7\"");
+    edited(&s, text, "\"plan_version\": \"2\"", "\"plan_version\": \"7\"", "version \"7\"");
     edited(&s, text, "\"batch\": 16", "\"batch\": 32", "a batch of 32");
     edited(&s, text, "\"micro_batches\": 1", "\"micro_batches\": 3", "do not divide");
     edited(&s, text, "\"micro_batches\": 1", "\"micro_batches\": \"1\"", "whole number");
@@ -492,6 +520,11 @@ int main(int argc, char **argv)
     round_trip("models/bert.xml", "tiny", "padding_mask=true", "host", 3, "");
     round_trip("models/mlp.xml", NULL, "", "host", 7, "");
     round_trip("models/mlp.xml", NULL, "", "host", 1, "");
+    stages_trip("models/gpt.xml", "layers=6 batch=16", 8, 4, MPP_RECOMPUTE_NONE);
+    stages_trip("models/gpt.xml", "layers=12 batch=16", 16, 8, MPP_RECOMPUTE_FULL);
+    stages_trip("models/gpt.xml", "layers=4 batch=16", 4, 1, MPP_RECOMPUTE_SELECTIVE);
+    stages_trip("models/bert.xml", "batch=16", 4, 2, MPP_RECOMPUTE_NONE);
+    stages_trip("models/mlp.xml", "batch=16", 4, 2, MPP_RECOMPUTE_FULL);
     test_edits();
     fuzz_json("models/gpt.xml", "dp=2,tp=2", tries);
     fuzz_json("models/bert.xml", "", tries);

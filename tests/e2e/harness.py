@@ -206,7 +206,7 @@ class Plan:
 
     @property
     def memory(self):
-        return self.stage["memory"]
+        return self.stage["places"][0]["memory"]
 
     def ops(self, phase=None, cls=None):
         return [o for o in self.stage["ops"] if phase in (None, o["phase"]) and cls in (None, o["class"])]
