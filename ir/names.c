@@ -23,6 +23,14 @@ struct mpp_names *mpp_names_new(struct mpp_arena *arena)
     return names;
 }
 
+void mpp_names_reserve(struct mpp_names *names, size_t n)
+{
+    while (names->cap <= 2 * n && names->n == 0)
+        names->cap *= 2;
+    if (names->n == 0)
+        names->entries = mpp_arena_array(names->arena, names->cap, struct entry);
+}
+
 /* FNV-1a; returns the entry that holds NAME, or the free one where it belongs. */
 static struct entry *find(const struct mpp_names *names, const char *name)
 {

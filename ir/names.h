@@ -11,6 +11,8 @@
 struct mpp_names;
 
 struct mpp_names *mpp_names_new(struct mpp_arena *arena);
+/* Make room for N names in a table that holds none yet. */
+void mpp_names_reserve(struct mpp_names *names, size_t n);
 /* NAME is kept, not copied. */
 bool mpp_names_put(struct mpp_names *names, const char *name, mpp_id id);
 /* Put NAME, or NAME_2, NAME_3, ... where that is taken; returns what was put. */

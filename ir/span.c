@@ -1,6 +1,7 @@
 /* A stage's part of the step: a list of ops in terms of the whole graph, then the graph that it makes. */
 #include "ir/span.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -248,14 +249,19 @@ static void make_list(struct span *s, enum mpp_recompute recompute)
 
 /* ---- copying ---- */
 
+/* What follows the batch is copied: the span has a batch of its own. */
 static const struct mpp_rule *copy_rule(struct mpp_arena *arena, const struct mpp_rule *rule)
 {
+    bool follows = false;
+    for (int f = 0; f < rule->n_factors; f++)
+        follows = follows || rule->factor[f].size.per_batch;
+    if (!follows)
+        return rule;
     struct mpp_rule *copy = mpp_arena_memdup(arena, rule, sizeof *rule);
     copy->operand = mpp_arena_memdup(arena, rule->operand, (size_t)(rule->n_in + rule->n_out) * sizeof *rule->operand);
     return copy;
 }
 
-/* Attributes hold sizes that follow the batch: copied where there are any. */
 static struct mpp_attrs copy_attrs(struct mpp_arena *arena, struct mpp_attrs attrs)
 {
     for (int i = 0; i < attrs.n; i++)
@@ -267,24 +273,25 @@ static struct mpp_attrs copy_attrs(struct mpp_arena *arena, struct mpp_attrs att
 static mpp_id add_tensor(struct span *s, mpp_id t, const char *name)
 {
     struct mpp_graph *out = s->out;
-    const struct mpp_gtensor *from = &s->g->tensors[t];
-    mpp_id id = mpp_graph_add_tensor(out, name, from->dtype, from->n_dims, from->dims);
-    name = out->tensors[id].name;
-    out->tensors[id] = *from;
-    out->tensors[id].name = name;
+    mpp_id id = out->n_tensors++;
+    assert((size_t)id < out->cap_tensors);
+    out->tensors[id] = s->g->tensors[t];
+    out->tensors[id].name = mpp_names_take(out->tensor_names, name, id);
     out->tensors[id].op = -1;
     return id;
 }
 
-/* The tensors, in the graph's order and with its names. */
-static void copy_tensors(struct span *s)
+/* Mark what the span's ops read and write; returns how many tensors there are, second versions included. */
+static int note_wanted(struct span *s, bool *wanted)
 {
     const struct mpp_graph *g = s->g;
-    bool *wanted = mpp_arena_array(s->scratch, g->n_tensors, bool);
+    int n = 0;
     for (int i = 0; i < s->list.n; i++) {
         const struct mpp_span_item *item = &s->list.item[i];
         if (item->what == MPP_SPAN_RECV)
             wanted[item->id] = true;
+        if (item->what == MPP_SPAN_AGAIN)
+            n += g->ops[item->id].n_out;
         if (item->what != MPP_SPAN_OP)
             continue;
         const struct mpp_gop *op = &g->ops[item->id];
@@ -295,11 +302,24 @@ static void copy_tensors(struct span *s)
                 wanted[op->in[k]] = true;
     }
     for (mpp_id t = 0; t < g->n_tensors; t++) {
-        s->second[t] = -1;
         bool source = g->tensors[t].op < 0;
-        bool whole = s->whole && source;
-        s->tensor[t] = (wanted[t] && (!source || available(s, t))) || whole ? add_tensor(s, t, g->tensors[t].name) : -1;
+        wanted[t] = (wanted[t] && (!source || available(s, t))) || (s->whole && source);
+        n += wanted[t];
     }
+    return n;
+}
+
+/* The tensors, in the graph's order and with its names. */
+static void copy_tensors(struct span *s)
+{
+    const struct mpp_graph *g = s->g;
+    bool *wanted = mpp_arena_array(s->scratch, g->n_tensors, bool);
+    s->out->cap_tensors = (size_t)note_wanted(s, wanted);
+    s->out->tensors = mpp_arena_array(s->out->arena, s->out->cap_tensors, struct mpp_gtensor);
+    mpp_names_reserve(s->out->tensor_names, s->out->cap_tensors);
+    memset(s->second, -1, (size_t)g->n_tensors * sizeof *s->second);
+    for (mpp_id t = 0; t < g->n_tensors; t++)
+        s->tensor[t] = wanted[t] ? add_tensor(s, t, g->tensors[t].name) : -1;
     for (mpp_id t = 0; t < s->out->n_tensors; t++) {
         struct mpp_gtensor *tensor = &s->out->tensors[t];
         tensor->updates = tensor->updates < 0 ? -1 : s->tensor[tensor->updates];
@@ -418,6 +438,7 @@ static enum mpp_status make_graph(struct span *s, struct mpp_arena *arena)
     out->unfused = g->unfused;
     out->cap_ops = (size_t)s->list.n;
     out->ops = mpp_arena_array(arena, s->list.n, struct mpp_gop);
+    mpp_names_reserve(out->op_names, (size_t)(s->prologue.n + s->forward.n + s->received.n + s->sent.n));
     copy_tensors(s);
     memset(s->op, -1, (size_t)g->n_ops * sizeof *s->op);
     for (int i = 0; i < s->list.n; i++) {
