@@ -137,9 +137,12 @@ static void cut_between(struct layering *l, struct range r, double target)
     }
 }
 
-static bool same_iteration(const struct mpp_gop *a, const struct mpp_gop *b)
+/* Do the ops at positions A and B belong together: in one iteration, or in none? The sum of the losses goes with the loss. */
+static bool together(const struct layering *l, int a, int b)
 {
-    return a->repeat == b->repeat && a->index == b->index;
+    const struct mpp_gop *x = op_at(l, a), *y = op_at(l, b);
+    bool sums = y->n_out == 1 && l->g->tensors[y->out[0]].role == MPP_ROLE_ACCUM;
+    return sums || (x->repeat == y->repeat && x->index == y->index);
 }
 
 static void make_atoms(struct layering *l)
@@ -150,12 +153,12 @@ static void make_atoms(struct layering *l)
         if (op_at(l, i)->repeat < 0)
             continue;
         in_repeats += l->flops[i];
-        iterations += i == 0 || !same_iteration(op_at(l, i), op_at(l, i - 1));
+        iterations += i == 0 || !together(l, i - 1, i);
     }
     l->repeats = iterations > 0;
     double target = iterations > 0 ? in_repeats / iterations : 0;
     for (int begin = 0, end; begin < l->n; begin = end) {
-        for (end = begin + 1; end < l->n && same_iteration(op_at(l, begin), op_at(l, end));)
+        for (end = begin + 1; end < l->n && together(l, begin, end);)
             end++;
         if (op_at(l, begin)->repeat >= 0)
             l->atom[l->n_atoms++] = (struct range){begin, end};

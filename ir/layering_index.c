@@ -52,7 +52,7 @@ static void note_readers(const struct mpp_graph *g, const struct mpp_layering *l
     for (mpp_id o = 0; o < g->n_ops && g->ops[o].phase <= MPP_PHASE_BACKWARD; o++) {
         const struct mpp_gop *op = &g->ops[o];
         int layer = layering->layer_of[o];
-        bool sums = op->n_out == 1 && g->tensors[op->out[0]].role == MPP_ROLE_ACCUM; /* each layer its own part */
+        bool sums = op->phase == MPP_PHASE_BACKWARD && op->n_out == 1 && g->tensors[op->out[0]].role == MPP_ROLE_ACCUM; /* each layer its own part */
         for (int k = 0; k < op->n_in && layer >= 0; k++) {
             mpp_id t = op->in[k];
             if (t < 0 || (sums && g->tensors[t].op >= 0))

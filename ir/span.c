@@ -191,7 +191,7 @@ static void prune_update(struct span *s)
 static void receive(struct span *s, bool *seen, mpp_id o)
 {
     const struct mpp_gop *op = &s->g->ops[o];
-    bool sums = op->n_out == 1 && s->g->tensors[op->out[0]].role == MPP_ROLE_ACCUM;
+    bool sums = op->phase == MPP_PHASE_BACKWARD && op->n_out == 1 && s->g->tensors[op->out[0]].role == MPP_ROLE_ACCUM;
     for (int k = 0; k < op->n_in; k++) {
         mpp_id t = op->in[k];
         if (t < 0 || s->g->tensors[t].op < 0 || made_here(s, t) || seen[t] || sums)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/graph_edit.h"
 #include "ir/interp.h"
 #include "ir/op.h"
 #include "ir/pass.h"
@@ -229,27 +230,167 @@ static void check_chain(const struct model *m, struct mpp_interp *whole, const i
     mpp_arena_free(arena);
 }
 
+/* Chains of two stages at every cut, of one stage per layer, and of some in between, under every recomputation. */
+static void check_chains(const struct model *m, int64_t batch, uint64_t *state)
+{
+    struct mpp_interp *whole = mpp_interp_new(m->g, batch);
+    fill(m->g, whole);
+    mpp_interp_seed(whole, 42, 3);
+    mpp_interp_gradients(whole);
+    for (enum mpp_recompute r = 0; r < MPP_RECOMPUTE_COUNT; r++) {
+        int n = m->layers->n_layers, cuts[MAX_SPANS], n_cuts = 0;
+        check_chain(m, whole, NULL, 0, r, batch);
+        for (int cut = 1; cut < n; cut++)
+            check_chain(m, whole, &cut, 1, r, batch);
+        for (int i = 1; i < n && n <= MAX_SPANS; i++)
+            cuts[i - 1] = i;
+        if (n <= MAX_SPANS)
+            check_chain(m, whole, cuts, n - 1, r, batch);
+        for (int i = 1; i < n && n_cuts < MAX_SPANS - 1; i++)
+            if (uniform(state) < 0.5)
+                cuts[n_cuts++] = i;
+        check_chain(m, whole, cuts, n_cuts, r, batch);
+    }
+    mpp_interp_free(whole);
+}
+
 static void check_values(const char *file, const char *defines, int64_t parts, struct how how)
 {
     struct model m;
-    if (open_model(&m, file, "tiny", defines, how)) {
-        int64_t batch = m.g->global_batch / parts;
-        struct mpp_interp *whole = mpp_interp_new(m.g, batch);
-        fill(m.g, whole);
-        mpp_interp_seed(whole, 42, 3);
-        mpp_interp_gradients(whole);
-        for (enum mpp_recompute r = 0; r < MPP_RECOMPUTE_COUNT; r++) {
-            int n = m.layers->n_layers, all[MAX_SPANS];
-            check_chain(&m, whole, NULL, 0, r, batch);
-            for (int cut = 1; cut < n; cut++)
-                check_chain(&m, whole, &cut, 1, r, batch);
-            for (int i = 1; i < n && n <= MAX_SPANS; i++)
-                all[i - 1] = i;
-            if (n <= MAX_SPANS)
-                check_chain(&m, whole, all, n - 1, r, batch);
-        }
-        mpp_interp_free(whole);
+    uint64_t state = 11;
+    if (open_model(&m, file, "tiny", defines, how))
+        check_chains(&m, m.g->global_batch / parts, &state);
+    close_model(&m);
+}
+
+/* ---- random graphs ----------------------------------------------------------------------------------- */
+
+enum { RANDOM_GRAPHS = 150, MAX_VALUES = 64, WIDTH = 4 };
+
+struct random_graph {
+    struct mpp_graph *g;
+    struct mpp_diag *diag;
+    uint64_t state;
+    struct mpp_gop proto;         /* of the next op: its place in a repeat */
+    int n_ops;
+    int n, n_params, n_unread;
+    mpp_id value[MAX_VALUES], param[MAX_VALUES]; /* [batch, WIDTH]; [WIDTH, WIDTH] */
+    bool read[MAX_VALUES];
+};
+
+static int below(struct random_graph *r, int n)
+{
+    return (int)(uniform(&r->state) * n);
+}
+
+static mpp_id any_value(struct random_graph *r)
+{
+    int i = r->n - 1 - (uniform(&r->state) < 0.7 ? 0 : below(r, r->n));
+    r->read[i] = true;
+    return r->value[i];
+}
+
+static mpp_id random_param(struct random_graph *r, bool matrix)
+{
+    const struct mpp_size dims[] = {{WIDTH, 0, "w"}, {WIDTH, 0, "w"}};
+    if (matrix && r->n_params > 0 && uniform(&r->state) < 0.3)
+        return r->param[below(r, r->n_params)];
+    struct mpp_graph *g = r->g;
+    mpp_id p = mpp_graph_add_tensor(g, mpp_arena_printf(g->arena, "p%d", g->n_tensors), MPP_F32, matrix ? 2 : 1, dims);
+    g->tensors[p].role = MPP_ROLE_PARAM;
+    g->tensors[p].param = p;
+    g->tensors[p].info = mpp_arena_array(g->arena, 1, struct mpp_param);
+    *g->tensors[p].info = (struct mpp_param){.published = g->tensors[p].name, .n_published = matrix ? 2 : 1,
+                                             .published_dims = {WIDTH, WIDTH}, .gradient = -1, .master = -1};
+    if (matrix)
+        r->param[r->n_params++] = p;
+    return p;
+}
+
+static mpp_id random_op(struct random_graph *r, int kind, int n_in, const mpp_id *in, struct mpp_attrs attrs)
+{
+    r->proto.name = mpp_arena_printf(r->g->arena, "op%d", r->n_ops++);
+    mpp_id op = mpp_graph_add_op(r->g, r->diag, kind, &r->proto, n_in, in, attrs, NULL);
+    check(op >= 0, "a random graph: %s", mpp_op_info(kind)->name);
+    return op < 0 ? -1 : r->g->ops[op].out[0];
+}
+
+/* One more value of an op that draws from earlier ones. */
+static void add_value(struct random_graph *r)
+{
+    struct mpp_arena *arena = r->g->arena;
+    struct mpp_attrs none = {0};
+    mpp_id x = any_value(r);
+    switch (below(r, 8)) {
+    case 0: case 1: case 2:
+        x = random_op(r, MPP_OP_EINSUM, 2, (mpp_id[]){x, random_param(r, true)},
+                      MPP_ATTRS(arena, mpp_attr_string("equation", "bi,ij->bj")));
+        break;
+    case 3:
+        x = random_op(r, MPP_OP_ADD, 2, (mpp_id[]){x, any_value(r)}, none);
+        break;
+    case 4:
+        x = random_op(r, MPP_OP_MUL, 2, (mpp_id[]){x, any_value(r)}, none);
+        break;
+    case 5:
+        x = random_op(r, MPP_OP_SIGMOID, 1, &x, none);
+        break;
+    case 6:
+        x = random_op(r, MPP_OP_DROPOUT, 1, &x, MPP_ATTRS(arena, mpp_attr_float("ratio", 0.3), mpp_attr_int("stream", r->n)));
+        break;
+    default:
+        x = random_op(r, MPP_OP_LAYERNORM, 3, (mpp_id[]){x, random_param(r, false), -1},
+                      MPP_ATTRS(arena, mpp_attr_float("epsilon", 1e-2)));
+        break;
     }
+    r->value[r->n++] = x;
+}
+
+/* Ops in and between repeats, some of them marked as attention's; the loss is the sum of all values that nobody reads. */
+static struct mpp_graph *random_graph(struct mpp_arena *arena, struct mpp_diag *diag, uint64_t seed)
+{
+    struct random_graph r = {.g = mpp_graph_new(arena, NULL, 4), .diag = diag, .state = seed};
+    const struct mpp_size dims[] = {{4, 1, "batch"}, {WIDTH, 0, "w"}};
+    for (int i = 0; i < 2; i++) {
+        r.value[r.n++] = mpp_graph_add_tensor(r.g, i ? "y" : "x", MPP_F32, 2, dims);
+        r.g->tensors[r.value[i]].role = MPP_ROLE_INPUT;
+    }
+    r.proto = (struct mpp_gop){.scope = "", .phase = MPP_PHASE_FORWARD, .repeat = -1, .index = -1, .forward = -1};
+    for (int part = 0, parts = 2 + below(&r, 6); part < parts; part++) {
+        bool repeated = below(&r, 2) == 0;
+        r.proto.repeat = repeated ? part : -1;
+        r.proto.index = repeated ? 0 : -1;
+        r.proto.repeat_name = repeated ? "part" : NULL;
+        for (int i = 0, n = 1 + below(&r, 6); i < n; i++) {
+            r.proto.item_type = below(&r, 4) == 0 ? "Attention" : "Linear";
+            add_value(&r);
+        }
+    }
+    r.value[r.n++] = random_op(&r, MPP_OP_EINSUM, 2, (mpp_id[]){any_value(&r), random_param(&r, true)},
+                               MPP_ATTRS(arena, mpp_attr_string("equation", "bi,ij->bj")));
+    mpp_id unread[MAX_VALUES];
+    int n = 0;
+    for (int i = 2; i < r.n; i++)
+        if (!r.read[i])
+            unread[n++] = r.value[i];
+    const int64_t axes[] = {0, 1};
+    mpp_id sum = random_op(&r, MPP_OP_SUM, n, unread, (struct mpp_attrs){0});
+    r.g->loss = random_op(&r, MPP_OP_REDUCE_SUM, 1, &sum, MPP_ATTRS(arena, mpp_attr_ints("axes", 2, axes)));
+    return r.g;
+}
+
+static void check_random(uint64_t seed)
+{
+    struct model m = {.arena = mpp_arena_new(), .diag = mpp_diag_new(stderr)};
+    uint64_t state = seed;
+    m.title = mpp_arena_printf(m.arena, "random graph %d", (int)seed);
+    m.g = random_graph(m.arena, m.diag, seed);
+    struct mpp_pass_ctx ctx = {.arena = m.arena, .diag = m.diag};
+    bool ok = mpp_pass_autodiff(&ctx, m.g) == MPP_OK && mpp_graph_verify(m.g, m.diag, "autodiff") == MPP_OK &&
+              mpp_layering_make(m.arena, m.diag, m.g, seed % 3 == 0 ? 4 : 0, &m.layers) == MPP_OK;
+    check(ok, "%s does not build", m.title);
+    if (ok)
+        check_chains(&m, seed % 2 ? 4 : 2, &state);
     close_model(&m);
 }
 
@@ -522,6 +663,8 @@ int main(int argc, char **argv)
         check_values(edges[i], "", 1, plain);
         check_values(edges[i], "", 1, fp16_unfused);
     }
+    for (int i = 1; i <= RANDOM_GRAPHS; i++)
+        check_random((uint64_t)i);
     printf("%d passed, %d failed\n", passed, failed);
     return failed > 0;
 }
