@@ -327,8 +327,11 @@ static bool sequence_allowed(const struct mpp_pin_rules *r, const struct mpp_gro
 {
     if (r->pins->sequence_parallel < 0 || !r->sequence || group->phase == MPP_PHASE_UPDATE)
         return true;
-    if (r->pins->sequence_parallel == 0)
-        return !splits_named(r, group->rule, split, r->sequence);
+    if (r->pins->sequence_parallel == 0) {
+        int m = r->c.model_axis;      /* as Megatron without it: whole on every device of the model axis */
+        return !splits_named(r, group->rule, split, r->sequence)
+               && (m < 0 || split.axis[m] == MPP_WHOLE || !residual_group(r, group));
+    }
     int f = factor_named(group->rule, r->sequence);
     if (f < 0 || !may_split(r, group, f, r->c.model_axis) || !residual_group(r, group))
         return true;
