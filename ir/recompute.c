@@ -32,6 +32,7 @@ struct recompute {
     bool *kept;                   /* [n_tensors] */
     bool *again;                  /* [n_tensors] of the caller */
     bool *repeats;                /* [n_ops] */
+    bool whole;                   /* units run again from first to last, needed or not, as frameworks' checkpoints do */
 };
 
 /* What forward op O runs again with: a number, equal for neighbours of one unit; -1: nothing. */
@@ -98,6 +99,9 @@ static void decide(struct recompute *r, int u)
     const struct unit *unit = &r->unit[u];
     for (int i = 0; i < unit->n_read; i++)
         want(r, unit->read[i]);
+    for (int i = unit->begin; i < unit->end && r->whole && unit->n_read > 0; i++)
+        for (int k = 0; k < r->g->ops[r->forward[i]].n_out; k++)
+            want(r, r->g->ops[r->forward[i]].out[k]);
     for (int i = unit->end - 1; i >= unit->begin; i--) {
         const struct mpp_gop *op = &r->g->ops[r->forward[i]];
         for (int k = 0; k < op->n_in && r->repeats[r->forward[i]]; k++) {
@@ -129,7 +133,8 @@ void mpp_span_recompute(struct mpp_arena *scratch, const struct mpp_graph *g, co
                         const mpp_id *backward, bool *again, struct mpp_span_list *list)
 {
     struct recompute r = {.g = g, .layering = layering, .scratch = scratch, .n_forward = n_forward, .forward = forward,
-                          .n_backward = n_backward, .backward = backward, .again = again};
+                          .n_backward = n_backward, .backward = backward, .again = again,
+                          .whole = g->unfused && recompute == MPP_RECOMPUTE_FULL};
     if (recompute != MPP_RECOMPUTE_NONE) {
         r.unit = mpp_arena_array(scratch, n_forward, struct unit);
         r.unit_of = mpp_arena_array(scratch, g->n_ops, int);
