@@ -7,9 +7,8 @@
 
 #include "planner/solver_internal.h"
 
-enum { DEFAULT_TABLE_LIMIT = 1 << 24, GLPK_COLS = 6000 };
+enum { DEFAULT_TABLE_LIMIT = 1 << 24 };
 static const double MAX_ENTRIES = 1e7;
-static const int64_t GLPK_WORK = INT64_C(100000000);
 static const int64_t DEFAULT_WORK_LIMIT = INT64_C(20000000000);
 
 struct mpp_solver_settings mpp_solver_defaults(void)
@@ -396,42 +395,15 @@ static bool over_floor(struct mpp_solver *s)
     return true;
 }
 
-static void solve_priced(struct mpp_solver *s)
+/* Within memory: bound and prices first, then all that costs little more. */
+static void solve_within(struct mpp_solver *s, struct mpp_solver_info *info)
 {
     if (!s->tune.no_prices)
         mpp_solver_price(s);
-    else if (s->n_rows > 0)
-        mpp_solver_least_peak(s);
     say(s, "priced");
-    if (!s->found && !mpp_solver_closed(s) && !mpp_solver_stopped(s)) {
-        mpp_solver_local(s);
-        say(s, "local");
-    }
-}
-
-static void solve_glpk(struct mpp_solver *s, struct mpp_solver_info *info)
-{
-    struct mpp_solver_mip *m = mpp_solver_mip_new(s);
-    int64_t bound;
-    if (m->n_cols > GLPK_COLS) {
-        mpp_solver_mip_free(m);
-        info->glpk_status = "too large";
-        return;
-    }
-    info->glpk_rows = m->n_rows;
-    info->glpk_cols = m->n_cols;
-    info->choices_reduced = count_alive(s);
-    for (int32_t i = 0; i < s->p->n_nodes; i++) {
-        int32_t n = 0;
-        for (int32_t k = s->choice_first[i]; k < s->choice_first[i + 1]; k++)
-            n += s->alive[k];
-        info->nodes_reduced += n > 1;
-    }
-    for (int32_t v = 0; v < s->p->n_values; v++)
-        info->values_reduced++;
-    info->glpk_status = mpp_solver_glpk_run(s, m, GLPK_WORK, s->best, &s->upper, &bound);
-    s->bound = bound > s->bound ? bound : s->bound;
-    mpp_solver_mip_free(m);
+    if (s->set.upper_bound == 0 && !s->found && s->n_rows > 0 && !mpp_solver_closed(s) && !mpp_solver_stopped(s))
+        mpp_solver_least_peak(s);
+    mpp_solver_search(s, info);
 }
 
 static void finish(struct mpp_solver *s, int32_t *out_choice, struct mpp_solver_info *info)
@@ -482,13 +454,11 @@ enum mpp_status mpp_solver_solve(struct mpp_solver *s, int32_t *out_choice, stru
         mpp_solver_rows_drop_slack(s);
     weakest_bound(s);
     say(s, "reduced");
-    if (!over_floor(s))
+    if (!over_floor(s) && !s->tune.no_elimination)
         solve_free(s);
     say(s, "eliminated");
     if (!mpp_solver_closed(s) && !mpp_solver_stopped(s) && !s->set.quick)
-        solve_priced(s);
-    if (!mpp_solver_closed(s) && !mpp_solver_stopped(s) && !s->set.quick && !s->tune.no_glpk)
-        solve_glpk(s, info);
+        solve_within(s, info);
     MPP_TRY(dump_reduced(s));
     say(s, "done");
     finish(s, out_choice, info);

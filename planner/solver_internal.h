@@ -5,10 +5,9 @@
  *     solver_index.c   byte strings to numbers, so that what is alike is computed once
  *     solver_plan.c    variables and factors, and the order in which they are eliminated
  *     solver_elim.c    the elimination itself, its solution and its min-marginals
- *     solver_price.c   memory prices: bound, repair, fixing
- *     solver_label.c   elimination with Pareto labels, which closes the gap exactly
- *     solver_mix.c     a choice between two, for models of many equal layers
- *     solver_local.c   a good choice where nothing above is small enough
+ *     solver_price.c   memory prices: bound, fixing
+ *     solver_search.c  what costs little more than the bound, exactly
+ *     pairwise_form.c  what is alive as a program for the pairwise solver
  *     solver_mip.c     the integer program as rows and columns
  *     solver_lp.c      the integer program as a CPLEX LP file
  *     solver_glpk.c    the only user of GLPK */
@@ -39,7 +38,7 @@ struct mpp_solver_span {
 
 /* For tests: leave out a method, to see that the others give the same answers. */
 struct mpp_solver_tuning {
-    bool no_dominance, no_prices, no_labels, no_glpk, no_split, force_split;
+    bool no_dominance, no_elimination, no_prices, no_split, force_split;
 };
 
 /* Prices that outlast a round, by time. */
@@ -201,7 +200,7 @@ bool mpp_solver_stopped(const struct mpp_solver *s);
 /* Take CHOICE when it is within capacity and better; returns its cost (FORBIDDEN: not possible). */
 int64_t mpp_solver_offer(struct mpp_solver *s, const int32_t *choice, bool *out_fits);
 
-/* solver_price.c: prices on memory rows and shares of copies: better bounds and choices, fewer alive. */
+/* solver_price.c: prices on memory rows and shares of copies: a better bound. */
 void mpp_solver_price(struct mpp_solver *s);
 /* Rule out every choice and pair of forms that nothing as cheap as the best choice can have, as far as prices show it:
  * for a dump, when all else is done. Nothing that costs at most s->upper is lost, save what something no dearer replaces. */
@@ -215,18 +214,8 @@ int32_t mpp_solver_least_peak(struct mpp_solver *s);
 /* ceil(sum of price * capacity) in picoseconds, at most INF. */
 int64_t mpp_solver_capacity_value(const struct mpp_solver *s, const int64_t *price);
 
-/* solver_mix.c: offer choices that are FAT (cheap, does not fit) in part of the problem and LEAN (fits) in the rest. */
-void mpp_solver_mix(struct mpp_solver *s, const int32_t *fat, const int32_t *lean, const int64_t *price);
-
-/* solver_local.c: offer the choice that repeated elimination over few choices per node leads to. */
-void mpp_solver_local(struct mpp_solver *s);
-
-/* solver_label.c: elimination whose entries keep Pareto sets of (cost, bytes at N ROWS). With BEAM > 0 at
- * most so many labels per entry (a heuristic). Offers what it finds that costs less than TARGET; returns whether
- * the search was complete and then raises the bound: among the alive choices none is better, and those not
- * alive must be known to cost TARGET at least. */
-bool mpp_solver_label(struct mpp_solver *s, struct mpp_solver_plan *plan, const int64_t *prices, int64_t target,
-                      int32_t beam, int64_t max_labels);
+/* solver_search.c: the optimum among what is alive, by the pairwise solver; raises the bound. */
+void mpp_solver_search(struct mpp_solver *s, struct mpp_solver_info *info);
 
 /* solver_mip.c: the alive choices as an integer program. */
 enum mpp_solver_col_kind { MPP_COL_ONE, MPP_COL_X, MPP_COL_F, MPP_COL_Y };
@@ -273,12 +262,7 @@ enum mpp_status mpp_solver_lp_write(const struct mpp_solver *s, bool reduced, co
 /* Rule out the choices whose forms go with no alive choice at the other end; returns how many went. */
 int32_t mpp_solver_drop_lonely(struct mpp_solver *s);
 
-/* solver_glpk.c: branch and cut. CHOICE holds a start of cost *UPPER (INF: none) and gets what is better.
- * *OUT_BOUND: no choice of the program costs less; INF: no choice at all. Returns GLPK's word for it. */
-const char *mpp_solver_glpk_run(struct mpp_solver *s, const struct mpp_solver_mip *mip, int64_t work_limit,
-                                int32_t *choice, int64_t *upper, int64_t *out_bound);
-
-/* The prices of Dantzig and Wolfe's master program: the cheapest mix of the N solutions, and of one that
+/* solver_glpk.c: the prices of Dantzig and Wolfe's master program: the cheapest mix of the N solutions, and of one that
  * costs DUMMY and just fits, with each row within CAPACITY. PEAK: the least greatest row instead.
  * COST [n], BYTES [n][n_rows]; OUT_PRICE [n_rows] in cost per byte. Returns the mix's cost. */
 double mpp_solver_glpk_master(const struct mpp_solver *s, int32_t n, int32_t n_rows, const double *cost,

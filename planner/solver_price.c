@@ -11,15 +11,12 @@
 
 #include "planner/solver_internal.h"
 
-enum { BEAM = 48, MIXED = 4, MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, CLOSE_STEPS = 12, PEAK_PASSES = 4, MAX_ROUNDS = 10, FIX_ROUNDS = 6 };
+enum { MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, CLOSE_STEPS = 12, PEAK_PASSES = 4, FIX_ROUNDS = 6 };
 
 /* Elimination limits, entries: of the whole, and of one restricted to few choices. */
-static const int ROUND_STEPS[] = {1, 4, 8, 16, 32, 90, 90, 90, 90, 90},
-                 MEMORY_STEPS[] = {12, 12, 16, 24, 32, 90, 90, 90, 90, 90};
-static const double PLAN_ENTRIES = 2e8, SMALL_ENTRIES = 2e7, LABEL_ENTRIES = 5e5;
+static const double PLAN_ENTRIES = 2e8;
 static const double CLOSE_PEAK = 0.97;
 static const int64_t FIX_WORK = INT64_C(4000000000);
-static const int64_t BEAM_LABELS = 1000000, WIDEN_LABELS = 1000000, EXACT_LABELS = 6000000;
 
 struct pool {
     struct mpp_arena *arena;
@@ -323,178 +320,7 @@ static int32_t keep_within(struct mpp_solver *s, const struct mpp_solver_plan *p
     return gone;
 }
 
-/* Search what is alive for a cost below TARGET; everything else costs TARGET at least. False: too large. */
-static bool search_below(struct dual *d, int64_t target)
-{
-    struct mpp_solver *s = d->s;
-    bool memory = s->n_rows > 0;
-    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, memory ? LABEL_ENTRIES : SMALL_ENTRIES);
-    if (!plan)
-        return false;
-    bool done = true;
-    if (memory) {
-        done = mpp_solver_label(s, plan, d->best_price, target, 0, WIDEN_LABELS);
-        if (!done)
-            mpp_solver_label(s, plan, d->best_price, target, BEAM, BEAM_LABELS);
-    } else {
-        struct mpp_solver_eval *sub = mpp_solver_eval_new(s, plan, NULL);
-        int32_t *choice = mpp_arena_array(sub->arena, s->p->n_nodes, int32_t);
-        int64_t b = sub->value < target ? sub->value : target;
-        if (sub->value < MPP_SOLVER_INF && !mpp_solver_stopped(s)) {
-            mpp_solver_eval_choices(s, plan, sub, choice);
-            mpp_solver_offer(s, choice, NULL);
-        }
-        if (!mpp_solver_stopped(s))
-            s->bound = b > s->bound ? b : s->bound;
-        mpp_solver_eval_free(sub);
-    }
-    mpp_solver_plan_free(plan);
-    return done;
-}
-
-/* The not yet USED solution of the pool that is cheapest at the best prices, -1: none is left. */
-static int32_t cheapest_of_pool(const struct dual *d, const bool *used)
-{
-    int32_t best = -1;
-    double least = 0;
-    for (int32_t j = 0; j < d->pool->n; j++) {
-        double x = d->pool->costs[j];
-        for (int32_t a = 0; a < d->pool->n_active; a++)
-            x += (double)d->best_price[d->pool->active[a]] / (double)((int64_t)1 << MPP_SOLVER_PRICE_BITS) *
-                 (double)d->pool->bytes[j][d->pool->active[a]];
-        if (!used[j] && (best < 0 || x < least)) {
-            best = j;
-            least = x;
-        }
-    }
-    return best;
-}
-
-/* Between the best choice and the pool's solutions that are cheapest at the best prices. */
-static void mix(struct dual *d)
-{
-    struct mpp_solver *s = d->s;
-    bool used[MAX_POOL] = {false};
-    int32_t *lean = mpp_arena_array(d->arena, s->p->n_nodes, int32_t);
-    for (int taken = 0; taken < MIXED && s->found && !mpp_solver_closed(s); taken++) {
-        int32_t j = cheapest_of_pool(d, used);
-        if (j < 0)
-            break;
-        used[j] = true;
-        if (d->pool->costs[j] >= (double)s->upper)
-            continue;
-        memcpy(lean, s->best, sizeof *lean * (size_t)s->p->n_nodes);
-        mpp_solver_mix(s, d->pool->choice[j], lean, d->best_price);
-    }
-}
-
-/* The best mix of the pool's solutions that are cheapest at the present prices: few choices per node, so
- * labels go far. With equal layers it is what switches some of them. */
-static void recombine(struct dual *d, const uint8_t *all)
-{
-    struct mpp_solver *s = d->s;
-    size_t n = (size_t)s->choice_first[s->p->n_nodes];
-    bool used[MAX_POOL] = {false};
-    memset(s->alive, 0, n);
-    for (int32_t i = 0; i < s->p->n_nodes && s->found; i++)
-        s->alive[s->choice_first[i] + s->best[i]] = all[s->choice_first[i] + s->best[i]];
-    for (int taken = 0; taken < MIXED; taken++) {
-        int32_t best = cheapest_of_pool(d, used);
-        if (best < 0)
-            break;
-        used[best] = true;
-        for (int32_t i = 0; i < s->p->n_nodes; i++)
-            s->alive[s->choice_first[i] + d->pool->choice[best][i]] = 1;
-    }
-    for (size_t k = 0; k < n; k++)
-        s->alive[k] &= all[k];
-    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, LABEL_ENTRIES);
-    if (plan)
-        for (int32_t beam = BEAM; beam >= 3 && !mpp_solver_stopped(s); beam /= 4) {
-            int64_t upper = s->upper;
-            mpp_solver_label(s, plan, d->best_price, MPP_SOLVER_INF, beam, 2 * BEAM_LABELS);
-            if (s->upper < upper)
-                break;
-        }
-    mpp_solver_plan_free(plan);
-    memcpy(s->alive, all, n);
-}
-
-/* A good choice at little cost: labels with a narrow beam over few choices, then a wider one. */
-static void beam_first(struct dual *d, const struct mpp_solver_eval *ev, const int64_t *class_cost, double reach,
-                       const uint8_t *all)
-{
-    struct mpp_solver *s = d->s;
-    int64_t before = s->upper;
-    int32_t beam = 6;
-    for (int tries = 0; tries < 10 && !mpp_solver_closed(s); tries++) {
-        keep_within(s, d->plan, ev, class_cost, (int64_t)reach);
-        struct mpp_solver_plan *plan = mpp_solver_plan_new(s, LABEL_ENTRIES);
-        int64_t upper = s->upper;
-        if (plan)
-            mpp_solver_label(s, plan, d->best_price, MPP_SOLVER_INF, beam, BEAM_LABELS);
-        mpp_solver_plan_free(plan);
-        memcpy(s->alive, all, (size_t)s->choice_first[s->p->n_nodes]);
-        if (s->upper < before && (s->upper == upper || beam > BEAM))
-            break;
-        if (s->upper < upper)
-            beam *= 3;
-        reach /= s->upper < upper ? 3 : 2;
-    }
-}
-
-/* Search near the bound B of the priced optimum, then wider and wider, while it stays small: a choice whose
- * least priced cost is over the reach cannot be part of anything cheaper. */
-static void widen(struct dual *d, const struct mpp_solver_eval *ev, const int64_t *class_cost, int64_t b)
-{
-    struct mpp_solver *s = d->s;
-    size_t n = (size_t)s->choice_first[s->p->n_nodes];
-    uint8_t *all = mpp_arena_memdup(d->arena, s->alive, n);
-    bool no_split = s->tune.no_split, force = s->tune.force_split, memory = s->n_rows > 0, go_on = true;
-    double most = s->upper < MPP_SOLVER_INF ? (double)(s->upper - b) : d->dummy;
-    s->tune.no_split = true;
-    s->tune.force_split = false;
-    if (memory && !s->tune.no_labels) {
-        int64_t bound = s->bound;
-        mix(d);
-        if (!mpp_solver_closed(s))
-            recombine(d, all);
-        most = s->upper < MPP_SOLVER_INF ? (double)(s->upper - b) : most;
-        beam_first(d, ev, class_cost, most / 2, all);
-        s->bound = bound; /* what a beam over few choices completes proves nothing */
-        most = s->upper < MPP_SOLVER_INF ? (double)(s->upper - b) : most;
-    }
-    double reach = most / (memory ? 64 : 16);
-    while (go_on && !(memory && s->tune.no_labels) && !mpp_solver_closed(s) && !mpp_solver_stopped(s)) {
-        int64_t target = reach + 1 < most ? b + (int64_t)reach + 1 : b + (int64_t)most + 1;
-        keep_within(s, d->plan, ev, class_cost, target - b);
-        go_on = (target <= s->bound || search_below(d, target)) && reach < most;
-        memcpy(s->alive, all, n);
-        reach *= memory ? 1.5 : 4;
-    }
-    s->tune.no_split = no_split;
-    s->tune.force_split = force;
-}
-
 /* ---- rounds ------------------------------------------------------------------------------- */
-
-/* After the ascent: a better choice, and what it rules out. Returns how many choices went. */
-static int32_t tighten(struct dual *d)
-{
-    struct mpp_solver *s = d->s;
-    struct mpp_solver_eval *ev = d->best_eval;
-    int32_t gone = 0;
-    if (ev && !mpp_solver_stopped(s)) {
-        int64_t *class_cost = mpp_arena_array(d->arena, d->plan->classes.first[s->p->n_nodes], int64_t);
-        int64_t b = ev->value - mpp_solver_capacity_value(s, d->best_price);
-        int64_t limit = s->upper < MPP_SOLVER_INF ? s->upper - b : MPP_SOLVER_INF;
-        mpp_solver_eval_marginals(s, d->plan, ev, limit, class_cost, NULL, NULL);
-        widen(d, ev, class_cost, b);
-        if (s->upper < MPP_SOLVER_INF && !mpp_solver_closed(s))
-            gone = keep_within(s, d->plan, ev, class_cost, s->upper - b);
-    }
-    return gone;
-}
 
 /* Prices of rows that remain. */
 static void carry_prices(const struct mpp_solver *s, const int32_t *time, const int64_t *price, int32_t n,
@@ -508,13 +334,13 @@ static void carry_prices(const struct mpp_solver *s, const int32_t *time, const 
     }
 }
 
-static void say_round(const struct dual *d, int round)
+static void say_prices(const struct dual *d)
 {
     const struct mpp_solver *s = d->s;
     if (!s->set.log)
         return;
-    fprintf(s->set.log, "solver: round %d: %d variables, %.3g entries, %d values split, %d priced rows, bound %" PRId64,
-            round + 1, d->plan->n_vars, d->plan->entries, d->plan->n_split, d->pool->n_active, s->bound);
+    fprintf(s->set.log, "solver: %d variables, %.3g entries, %d values split, %d priced rows, bound %" PRId64,
+            d->plan->n_vars, d->plan->entries, d->plan->n_split, d->pool->n_active, s->bound);
     if (s->upper < MPP_SOLVER_INF)
         fprintf(s->set.log, ", best %" PRId64, s->upper);
     fputc('\n', s->set.log);
@@ -546,32 +372,6 @@ static void dual_free(struct dual *d)
     mpp_arena_free(d->arena);
 }
 
-/* One round: plan, ascend, find a better choice, rule out. Returns whether another may help. */
-static bool price_round(struct mpp_solver *s, int round, struct pool *pool)
-{
-    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, PLAN_ENTRIES);
-    if (!plan)
-        return false;
-    double gap = (double)s->upper - (double)s->bound;
-    bool open = s->upper >= MPP_SOLVER_INF, memory = s->n_rows > 0, split = plan->n_split > 0;
-    struct dual d = dual_new(s, plan, pool);
-    ascent(&d, memory ? MEMORY_STEPS[round] : ROUND_STEPS[round]);
-    int32_t gone = 0;
-    if (!s->found && memory && !mpp_solver_closed(s) && round == 0)
-        gone = mpp_solver_least_peak(s);
-    if (gone == 0 && !mpp_solver_closed(s) && !mpp_solver_stopped(s))
-        gone = tighten(&d);
-    if (gone > 0)
-        mpp_solver_dominance(s, memory);
-    if (!split && memory && gone == 0 && d.converged && !mpp_solver_closed(s) && !s->tune.no_labels)
-        mpp_solver_label(s, d.plan, d.best_price, MPP_SOLVER_INF, 0, EXACT_LABELS);
-    say_round(&d, round);
-    bool go_on = (open && round < 2) || (double)s->upper - (double)s->bound < 0.8 * gap || gone > 64 ||
-                 (!d.converged && (split || memory));
-    dual_free(&d);
-    return go_on;
-}
-
 static struct pool *pool_new(struct mpp_arena *arena)
 {
     struct pool *pool = mpp_arena_array(arena, 1, struct pool);
@@ -582,16 +382,17 @@ static struct pool *pool_new(struct mpp_arena *arena)
 void mpp_solver_price(struct mpp_solver *s)
 {
     struct mpp_arena *keep = mpp_arena_scratch(s->arena);
-    struct pool *pool = pool_new(keep);
-    bool go_on = true;
-    for (int round = 0; round < MAX_ROUNDS && go_on && !mpp_solver_closed(s) && !mpp_solver_stopped(s); round++) {
-        go_on = price_round(s, round, pool);
-        mpp_solver_rows_drop_slack(s);
+    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, PLAN_ENTRIES);
+    if (plan) {
+        struct dual d = dual_new(s, plan, pool_new(keep));
+        ascent(&d, MAX_STEPS);
+        say_prices(&d);
+        dual_free(&d);
     }
     mpp_arena_free(keep);
 }
 
-/* ---- fixing for a dump -------------------------------------------------------------------- */
+/* ---- fixing ------------------------------------------------------------------------------- */
 
 /* The pairs of forms that are left at LIMIT, by consumer; equal ones are stored once. */
 static void keep_pairs(struct mpp_solver *s, const struct mpp_solver_plan *plan, int64_t *const *table, int64_t limit)
@@ -649,7 +450,7 @@ void mpp_solver_fix(struct mpp_solver *s)
     s->pair = mpp_arena_array(s->arena, s->consumer_first[s->p->n_values], const uint8_t *);
     s->set.gap = -1; /* never close enough */
     s->set.work_limit = s->work + FIX_WORK;
-    for (int round = 0; round < FIX_ROUNDS && (gone > 0 || (gone == 0 && round < 3)); round++) {
+    for (int round = 0; round < FIX_ROUNDS && (gone > 0 || (gone == 0 && round < 3)) && s->bound < s->upper; round++) {
         gone = fix_round(s, round == 0 ? 1 : round == 1 ? CLOSE_STEPS : MAX_STEPS, pool);
         mpp_solver_drop_lonely(s);
         mpp_solver_rows_drop_slack(s);
@@ -726,23 +527,6 @@ static int32_t peak_fix(struct mpp_solver *s, struct mpp_solver_plan *plan, cons
     return gone;
 }
 
-/* Where little room is left above the least peak, labels soon find what fits, or that nothing does. */
-static void peak_labels(struct mpp_solver *s, const int64_t *price)
-{
-    struct mpp_solver_plan *plan = mpp_solver_plan_new(s, LABEL_ENTRIES);
-    if (plan && plan->n_split == 0) {
-        int64_t bound = s->bound;
-        bool done = mpp_solver_label(s, plan, price, 1, 0, WIDEN_LABELS);
-        if (!done && !s->fits)
-            mpp_solver_label(s, plan, price, 1, BEAM, WIDEN_LABELS);
-        bool none = done && !s->fits;
-        s->bound = none ? MPP_SOLVER_INF : bound;
-        if (none && s->least_peak <= s->p->capacity_bytes)
-            s->least_peak = s->p->capacity_bytes + 1;
-    }
-    mpp_solver_plan_free(plan);
-}
-
 int32_t mpp_solver_least_peak(struct mpp_solver *s)
 {
     int32_t gone = 0, now = 1;
@@ -763,9 +547,6 @@ int32_t mpp_solver_least_peak(struct mpp_solver *s)
             s->bound = MPP_SOLVER_INF;
         now = best > 0 && !s->fits && s->bound < MPP_SOLVER_INF ? peak_fix(s, plan, price) : 0;
         gone += now;
-        bool last = now == 0 || pass + 1 == PEAK_PASSES;
-        if (best > 0 && last && !s->fits && s->bound < MPP_SOLVER_INF && !s->tune.no_labels && !mpp_solver_stopped(s))
-            peak_labels(s, price);
         mpp_solver_plan_free(plan);
         mpp_arena_free(a);
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "solver/pack.h"
 #include "solver/pairwise_internal.h"
 #include "solver/restart.h"
 
@@ -593,6 +594,47 @@ static bool exact(struct mpp_pairwise *s)
     return x.found || s->exhausted;
 }
 
+/* ---- components ------------------------------------------------------------------------------------------------------- */
+
+/* The settings' prices, each at the row that stands for its time now. */
+static void take_prices(struct mpp_pairwise *s, double *price)
+{
+    const struct mpp_pw_graph *g = s->g;
+    int32_t t = 0;
+    for (int32_t i = 0; i < s->set.n_prices && g->n_rows > 0; i++) {
+        while (t + 1 < g->n_rows && g->row_time[t + 1] <= s->set.price_time[i])
+            t++;
+        bool next = t + 1 < g->n_rows && g->row_time[t + 1] - s->set.price_time[i] < s->set.price_time[i] - g->row_time[t];
+        price[next ? t + 1 : t] += ldexp(s->set.price[i], -s->costs.shift);
+    }
+}
+
+/* Components put together exactly, where prices are given. */
+static void pack(struct mpp_pairwise *s)
+{
+    if (finished(s) || (s->set.n_prices == 0 && s->g->n_rows > 0))
+        return;
+    struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
+    double *price = mpp_arena_array(scratch, s->g->n_rows, double);
+    take_prices(s, price);
+    struct mpp_pw_pack x = {.price = price, .lower = (int64_t)(s->bound >> s->costs.shift) - s->g->constant, .upper = upper_of(s),
+                            .watch = &s->watch};
+    x.best = mpp_arena_array(scratch, s->p->n_nodes, int32_t);
+    mpp_pw_pack_solve(s->g, &x);
+    s->work += x.work;
+    if (s->set.log != NULL)
+        fprintf(s->set.log, "%8.2f s  %-12s %d components, %d different, %d rows, within %lld of the bound: %s\n", s->info.seconds,
+                "pack", x.components, x.parts, x.rows, (long long)x.reach,
+                x.status == MPP_PW_EXACT_OPTIMAL ? "optimal" : x.status == MPP_PW_EXACT_NONE ? "nothing cheaper" : "limit");
+    if (x.found)
+        offer(s, x.best);
+    if (x.status == MPP_PW_EXACT_OPTIMAL || x.status == MPP_PW_EXACT_NONE)
+        exhaust(s);
+    else
+        raise_bound(s, x.bound);
+    mpp_arena_free(scratch);
+}
+
 /* ---- the driver -------------------------------------------------------------------------------------------------------- */
 
 /* Blocks from the present graph's best choice, or from what the prices say now (FRESH). */
@@ -806,6 +848,7 @@ static void begin(struct mpp_pairwise *s)
     log_size(s, "read");
     presolve(s);
     s->info.presolved = s->info.last;
+    pack(s);
     run_stages(s);
 }
 
@@ -832,6 +875,7 @@ enum mpp_status mpp_pairwise_solve(struct mpp_pairwise *solver, int32_t *out_cho
     int round = 0;
     clock_gettime(CLOCK_MONOTONIC, &s->begun);
     s->info = (struct mpp_pairwise_info){.conflict_time = -1, .conflict_node = -1};
+    s->bound = s->set.lower;
     begin(s);
     while (sharpen(s))
         begin(s);

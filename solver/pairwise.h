@@ -100,6 +100,10 @@ struct mpp_pairwise_settings {
     int64_t work_limit;           /* 0: none; the same answer on any machine */
     double gap;                   /* relative; 0: proven optimal */
     int64_t upper;                /* only what costs less is of use; 0: anything is. When nothing does, that is infeasible */
+    int64_t lower;                /* nothing costs less, as the caller knows */
+    int32_t n_prices;             /* prices of memory known to be good, such as the linear program's duals: */
+    const int32_t *price_time;    /* [n_prices] ascending */
+    const double *price;          /* [n_prices] cost per byte at that time */
     unsigned rules;               /* of enum mpp_pairwise_rule */
     bool no_glpk, no_descent, no_windows; /* leave out a method */
     uint64_t seed;

@@ -276,9 +276,8 @@ static void random_one(int seed, int *n_memory, int *n_infeasible)
     } ways[] = {
         {"all methods", {0}, 0},
         {"no dominance", {.no_dominance = true}, 0},
-        {"GLPK only", {.no_dominance = true, .no_prices = true, .no_labels = true}, 0},
-        {"labels without GLPK", {.no_glpk = true}, 0},
-        {"no labels", {.no_labels = true}, 0},
+        {"no prices", {.no_prices = true}, 0},
+        {"pairwise only", {.no_dominance = true, .no_prices = true, .no_elimination = true}, 0},
         {"split values", {.force_split = true}, 0},
         {"no split", {.no_split = true}, 0},
         {"small tables", {0}, 9},

@@ -1,0 +1,513 @@
+/* pack.c - what only memory joins: the graph's components as items, put together exactly.
+ *
+ * With a price on the memory rows the components part. Each is eliminated alone, keeping labels (cost, bytes at the rows of
+ * interest) instead of one best cost, as in resource-constrained shortest paths (Handler and Zang, 1980): a label goes when
+ * another costs no more and takes no more, or when its priced cost, the least of the rest and the bound together reach what
+ * is known already. Equal components (layers of a model) are worked out once, and n of them by doubling. Then the lists are
+ * joined, the shortest first. What is sought lies mostly close to the bound, so a small distance is searched first, then
+ * wider ones. Rows join as answers violate them. All in whole numbers. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "solver/pack.h"
+
+enum { FIRST_ROWS = 8, MOST_TRIALS = 90, WIDER = 8, WIDER_SOON = 2, ROWS_AT_ONCE = 3 };
+static const double FIRST_REACH = 1e-8;
+static const int64_t MUCH_WORK = 2000000, MOST_SCALE = (int64_t)1 << 57;
+
+struct pack {
+    struct mpp_pw_graph *g;
+    struct mpp_pw_pack *x;
+    struct mpp_arena *scratch, *trial; /* trial: of one distance and one set of rows */
+    int64_t *price;               /* [n_rows] per byte, times 2^PRICE_BITS */
+    int32_t n_rows, *row;         /* the rows of interest */
+    int32_t n_components, *component, *first, *member; /* [nodes]; members by component */
+    int32_t *local;               /* [nodes] place among the component's members */
+    int64_t rent, bound;
+    int32_t n_parts;
+    struct mpp_pw_part **part;
+    struct mpp_pw_labels *labels;
+};
+
+/* ---- components ---------------------------------------------------------------------------------------- */
+
+static int32_t root_of(int32_t *up, int32_t i)
+{
+    while (up[i] != i)
+        i = up[i] = up[up[i]];
+    return i;
+}
+
+static void find_components(struct pack *p)
+{
+    const struct mpp_pw_graph *g = p->g;
+    int32_t *up = mpp_arena_array(p->scratch, g->n_nodes, int32_t), n = 0;
+    p->component = mpp_arena_array(p->scratch, g->n_nodes, int32_t);
+    p->local = mpp_arena_array(p->scratch, g->n_nodes, int32_t);
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        up[i] = i;
+    for (int32_t e = 0; e < g->n_edges; e++)
+        if (!g->edges[e].gone)
+            up[root_of(up, g->edges[e].a)] = root_of(up, g->edges[e].b);
+    int32_t *number = mpp_arena_array(p->scratch, g->n_nodes, int32_t);
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        int32_t r = root_of(up, i);
+        if (!g->nodes[i].gone)
+            p->component[i] = number[r] > 0 ? number[r] - 1 : (number[r] = ++p->n_components) - 1;
+    }
+    p->first = mpp_arena_array(p->scratch, p->n_components + 1, int32_t);
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        if (!g->nodes[i].gone) {
+            p->local[i] = p->first[p->component[i] + 1]++;
+            n++;
+        }
+    for (int32_t c = 0; c < p->n_components; c++)
+        p->first[c + 1] += p->first[c];
+    p->member = mpp_arena_array(p->scratch, n, int32_t);
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        if (!g->nodes[i].gone)
+            p->member[p->first[p->component[i]] + p->local[i]] = i;
+}
+
+/* ---- equal components ------------------------------------------------------------------------------------ */
+
+struct key {
+    int64_t *word;
+    size_t n, cap;
+};
+
+static void put(struct pack *p, struct key *key, int64_t x)
+{
+    key->word = mpp_arena_grow(p->trial, key->word, &key->cap, key->n + 1, sizeof *key->word);
+    key->word[key->n++] = x;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* All that matters about component C: sizes, costs, prices of bytes, bytes at the rows of interest, edges. */
+static void write_key(struct pack *p, int32_t c, int64_t *const *priced, struct key *key)
+{
+    const struct mpp_pw_graph *g = p->g;
+    int32_t m = p->first[c + 1] - p->first[c];
+    const int32_t *member = p->member + p->first[c];
+    int32_t *edge_to = mpp_arena_array(p->trial, m, int32_t), *to = mpp_arena_array(p->trial, m, int32_t);
+    key->n = 0;
+    put(p, key, m);
+    for (int32_t i = 0; i < m; i++) {
+        const struct mpp_pw_node *v = &g->nodes[member[i]];
+        put(p, key, v->n);
+        for (int32_t k = 0; k < v->n; k++) {
+            put(p, key, v->cost[k]);
+            put(p, key, priced[member[i]][k]);
+            for (int32_t r = 0; r < p->n_rows; r++)
+                put(p, key, mpp_pw_bytes_at(v, p->row[r], k));
+        }
+        int32_t n = 0;
+        for (int32_t q = 0; q < v->n_edges; q++) {
+            const struct mpp_pw_edge *e = &g->edges[v->edges[q]];
+            int32_t other = mpp_pw_other(e, member[i]);
+            if (e->gone || p->local[other] < i)
+                continue;
+            edge_to[p->local[other]] = v->edges[q];
+            to[n++] = p->local[other];
+        }
+        qsort(to, (size_t)n, sizeof *to, by_value);
+        for (int32_t q = 0; q < n; q++) {
+            const struct mpp_pw_edge *e = &g->edges[edge_to[to[q]]];
+            int32_t n_other = g->nodes[member[to[q]]].n;
+            put(p, key, -1 - to[q]);
+            for (int32_t k = 0; k < v->n; k++)
+                for (int32_t l = 0; l < n_other; l++)
+                    put(p, key, *mpp_pw_entry(g, e, member[i], k, l));
+        }
+    }
+}
+
+static uint64_t hash_of(const struct key *key)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < key->n; i++)
+        h = (h ^ (uint64_t)key->word[i]) * UINT64_C(0x9E3779B97F4A7C15) ^ h >> 29;
+    return h;
+}
+
+static void add_copy(struct pack *p, struct mpp_pw_part *part, int32_t c)
+{
+    part->copy = mpp_arena_grow(p->trial, part->copy, &part->copy_cap, (size_t)part->n_copies + 1, sizeof *part->copy);
+    part->copy[part->n_copies++] = p->member + p->first[c];
+}
+
+/* Components by kind. False: one is too large. */
+static bool find_parts(struct pack *p)
+{
+    int64_t **priced = mpp_arena_array(p->trial, p->g->n_nodes, int64_t *);
+    size_t slots = 64, part_cap = 0, key_cap = 0;
+    struct key key = {0}, *known = NULL;
+    while (slots < 2 * (size_t)p->n_components)
+        slots *= 2;
+    int32_t *slot = mpp_arena_array(p->trial, slots, int32_t);
+    for (int32_t i = 0; i < p->g->n_nodes; i++)
+        if (!p->g->nodes[i].gone)
+            priced[i] = mpp_pw_priced(p->g, i, p->price, p->trial);
+    p->n_parts = 0;
+    p->part = NULL;
+    for (int32_t c = 0; c < p->n_components; c++) {
+        write_key(p, c, priced, &key);
+        size_t at = hash_of(&key) & (slots - 1);
+        for (; slot[at] > 0; at = (at + 1) & (slots - 1))
+            if (known[slot[at] - 1].n == key.n && !memcmp(known[slot[at] - 1].word, key.word, key.n * sizeof *key.word))
+                break;
+        if (slot[at] == 0) {
+            size_t n = (size_t)p->n_parts + 1;
+            known = mpp_arena_grow(p->trial, known, &key_cap, n, sizeof *known);
+            p->part = mpp_arena_grow(p->trial, p->part, &part_cap, n, sizeof *p->part);
+            known[n - 1] = (struct key){mpp_arena_memdup(p->trial, key.word, key.n * sizeof *key.word), key.n, key.n};
+            p->part[n - 1] = mpp_pw_part_new(p->g, p->member + p->first[c], p->first[c + 1] - p->first[c], priced, p->local,
+                                             p->trial);
+            if (p->part[n - 1] == NULL)
+                return false;
+            slot[at] = ++p->n_parts;
+        }
+        add_copy(p, p->part[slot[at] - 1], c);
+    }
+    return true;
+}
+
+/* ---- one distance --------------------------------------------------------------------------------------------- */
+
+/* A list, and what it stands for: the copies of a part, or two piles. */
+struct pile {
+    struct mpp_pw_list list;
+    int64_t *least, *most;        /* [rows] bytes of the labels of its parts' copies */
+    int32_t part, left, right;    /* piles; -1: the copies of PART */
+    int32_t nodes;                /* of PART */
+    bool joined;
+};
+
+/* The least and most bytes of COUNT labels of LIST, at each row. */
+static void add_range(const struct pack *p, const struct mpp_pw_list *list, int64_t count, int64_t *least, int64_t *most)
+{
+    for (int32_t r = 0; r < p->n_rows; r++) {
+        int64_t lo = INT64_MAX, hi = 0;
+        for (int32_t i = 0; i < list->n; i++) {
+            int64_t x = mpp_pw_label_bytes(p->labels, list->id[i])[r];
+            lo = x < lo ? x : lo;
+            hi = x > hi ? x : hi;
+        }
+        least[r] += count * lo;
+        most[r] += count * hi;
+    }
+}
+
+/* What a sum that holds LEAST to MOST leaves to all others. */
+static void set_rest(struct pack *p, const int64_t *least, const int64_t *most)
+{
+    for (int32_t r = 0; r < p->n_rows; r++) {
+        p->labels->rest_least[r] = p->labels->all_least[r] - least[r];
+        p->labels->rest_most[r] = p->labels->all_most[r] - most[r];
+    }
+}
+
+/* N copies of PART: half of them twice, and one more where N is odd. */
+static struct mpp_pw_list power_of(struct pack *p, const struct mpp_pw_part *part, int32_t n)
+{
+    int64_t least[MPP_PW_LABEL_ROWS] = {0}, most[MPP_PW_LABEL_ROWS] = {0};
+    if (n == 1)
+        return part->list;
+    struct mpp_pw_list half = power_of(p, part, n / 2);
+    add_range(p, &part->list, n / 2 * 2, least, most);
+    set_rest(p, least, most);
+    struct mpp_pw_list both = mpp_pw_labels_join(p->labels, &half, &half);
+    if (n % 2 == 0 || p->labels->full)
+        return both;
+    add_range(p, &part->list, 1, least, most);
+    set_rest(p, least, most);
+    return mpp_pw_labels_join(p->labels, &both, &part->list);
+}
+
+/* What N copies choose by a label of power_of(n). */
+static void read_power(const struct pack *p, const struct mpp_pw_part *part, int32_t label, int32_t *const *copy, int32_t n)
+{
+    const struct mpp_pw_label *x = &p->labels->label[label];
+    if (n == 1) {
+        mpp_pw_part_read(p->labels, label, copy[0], p->x->choice);
+        return;
+    }
+    int32_t half = n / 2;
+    if (n % 2 != 0) {
+        read_power(p, part, x->sub, copy + 2 * half, 1);
+        x = &p->labels->label[x->prev];
+    }
+    read_power(p, part, x->prev, copy, half);
+    read_power(p, part, x->sub, copy + half, half);
+}
+
+static void read_pile(const struct pack *p, const struct pile *pile, int32_t at, int32_t label)
+{
+    const struct pile *x = &pile[at];
+    if (x->left < 0) {
+        read_power(p, p->part[x->part], label, p->part[x->part]->copy, p->part[x->part]->n_copies);
+        return;
+    }
+    read_pile(p, pile, x->left, p->labels->label[label].prev);
+    read_pile(p, pile, x->right, p->labels->label[label].sub);
+}
+
+static void add_nodes(struct pack *p, const struct mpp_pw_part *part, int32_t count)
+{
+    for (int32_t i = 0; i < part->n; i++)
+        mpp_pw_labels_range(p->labels, &p->g->nodes[part->node[i]], count, p->labels->all_least, p->labels->all_most);
+}
+
+static int smallest_first(const void *a, const void *b)
+{
+    const struct pile *x = a, *y = b;
+    return x->nodes != y->nodes ? (x->nodes < y->nodes ? -1 : 1) : (x->part > y->part) - (x->part < y->part);
+}
+
+/* One pile per part: the small ones first, so that the large ones know what these leave. False: no room. *OUT_EMPTY: some
+ * part has nothing within the slack. */
+static bool make_piles(struct pack *p, struct pile *pile, bool *out_empty)
+{
+    struct mpp_pw_labels *l = p->labels;
+    *out_empty = true;
+    for (int32_t i = 0; i < p->n_parts; i++)
+        pile[i] = (struct pile){.part = i, .left = -1, .right = -1, .nodes = p->part[i]->n};
+    qsort(pile, (size_t)p->n_parts, sizeof *pile, smallest_first);
+    for (int32_t i = 0; i < p->n_parts; i++) {
+        struct mpp_pw_part *part = p->part[pile[i].part];
+        if (!mpp_pw_part_labels(part, p->g, l))
+            return false;
+        if (part->list.n == 0)
+            return true;
+        pile[i].least = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
+        pile[i].most = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
+        add_range(p, &part->list, part->n_copies, pile[i].least, pile[i].most);
+        add_nodes(p, part, -part->n_copies); /* closer than by nodes: */
+        add_range(p, &part->list, part->n_copies, l->all_least, l->all_most);
+    }
+    for (int32_t i = 0; i < p->n_parts; i++) {
+        struct mpp_pw_part *part = p->part[pile[i].part];
+        pile[i].list = power_of(p, part, part->n_copies);
+        if (l->full || pile[i].list.n == 0)
+            return !l->full;
+    }
+    *out_empty = false;
+    return true;
+}
+
+/* The two shortest lists of the N piles that are not joined yet. */
+static void shortest_two(const struct pile *pile, int32_t n, int32_t out[2])
+{
+    out[0] = out[1] = -1;
+    for (int32_t i = 0; i < n; i++) {
+        if (pile[i].joined)
+            continue;
+        if (out[0] < 0 || pile[i].list.n < pile[out[0]].list.n) {
+            out[1] = out[0];
+            out[0] = i;
+        } else if (out[1] < 0 || pile[i].list.n < pile[out[1]].list.n) {
+            out[1] = i;
+        }
+    }
+}
+
+/* All that lies within the labels' slack of the bound: the cheapest into the choice. False: too much. */
+static bool put_together(struct pack *p, bool *out_any)
+{
+    struct mpp_pw_labels *l = p->labels;
+    struct pile *pile = mpp_arena_array(p->trial, 2 * (int64_t)p->n_parts + 1, struct pile);
+    struct mpp_pw_list none = {0};
+    int32_t n = p->n_parts, two[2], best[2];
+    bool empty;
+    *out_any = false;
+    if (!make_piles(p, pile, &empty))
+        return false;
+    if (empty || n == 0)
+        return true;
+    for (int32_t left = n; left > 2; left--, n++) {
+        shortest_two(pile, n, two);
+        struct pile *a = &pile[two[0]], *b = &pile[two[1]], *sum = &pile[n];
+        *sum = (struct pile){.part = -1, .left = two[0], .right = two[1]};
+        sum->least = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
+        sum->most = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
+        for (int32_t r = 0; r < p->n_rows; r++) {
+            sum->least[r] = a->least[r] + b->least[r];
+            sum->most[r] = a->most[r] + b->most[r];
+        }
+        set_rest(p, sum->least, sum->most);
+        a->joined = b->joined = true;
+        sum->list = mpp_pw_labels_join(l, &a->list, &b->list);
+        if (l->full || sum->list.n == 0)
+            return !l->full;
+    }
+    shortest_two(pile, n, two);
+    if (!mpp_pw_labels_best(l, &pile[two[0]].list, two[1] >= 0 ? &pile[two[1]].list : &none, p->x->upper, best))
+        return true;
+    *out_any = true;
+    read_pile(p, pile, two[0], best[0]);
+    if (two[1] >= 0)
+        read_pile(p, pile, two[1], best[1]);
+    return true;
+}
+
+/* ---- the driver -------------------------------------------------------------------------------------------------- */
+
+/* The cost of the choice, and (added to the rows of interest) where it is over capacity; true if nowhere. */
+static bool examine(struct pack *p, int64_t *out_cost)
+{
+    const struct mpp_pw_graph *g = p->g;
+    const int32_t *choice = p->x->choice;
+    int64_t *usage = mpp_arena_array(p->trial, g->n_rows + 1, int64_t), sum = 0;
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        const struct mpp_pw_node *v = &g->nodes[i];
+        if (v->gone)
+            continue;
+        sum = mpp_pw_add(sum, v->cost[choice[i]]);
+        for (int32_t s = 0; s < v->n_segments; s++) {
+            usage[v->segments[s].lo] += v->segments[s].bytes[choice[i]];
+            usage[v->segments[s].hi] -= v->segments[s].bytes[choice[i]];
+        }
+    }
+    for (int32_t e = 0; e < g->n_edges; e++)
+        if (!g->edges[e].gone)
+            sum = mpp_pw_add(sum, *mpp_pw_entry(g, &g->edges[e], g->edges[e].a, choice[g->edges[e].a], choice[g->edges[e].b]));
+    *out_cost = sum;
+    for (int32_t t = 1; t < g->n_rows; t++)
+        usage[t] += usage[t - 1];
+    bool fits = true;
+    for (int n = 0; n < ROWS_AT_ONCE; n++) {
+        int32_t worst = -1;
+        for (int32_t t = 0; t < g->n_rows; t++)
+            if (usage[t] > g->capacity[t] && (worst < 0 || usage[t] - g->capacity[t] > usage[worst] - g->capacity[worst]))
+                worst = t;
+        if (worst < 0)
+            break;
+        fits = false;
+        if (p->n_rows < MPP_PW_LABEL_ROWS)
+            p->row[p->n_rows++] = worst;
+        int32_t t = worst;        /* the whole hill */
+        while (t >= 0 && usage[t] > g->capacity[t])
+            usage[t--] = 0;
+        for (t = worst + 1; t < g->n_rows && usage[t] > g->capacity[t]; t++)
+            usage[t] = 0;
+    }
+    return fits;
+}
+
+/* Prices as whole numbers, and the rows that have the dearest. */
+static bool take_prices(struct pack *p)
+{
+    const struct mpp_pw_graph *g = p->g;
+    double rent = 0;
+    mpp_i128 sum = 0;
+    p->price = mpp_arena_array(p->scratch, g->n_rows, int64_t);
+    p->row = mpp_arena_array(p->scratch, MPP_PW_LABEL_ROWS, int32_t);
+    for (int32_t t = 0; t < g->n_rows; t++)
+        rent += p->x->price[t] * (double)g->capacity[t];
+    if (!(rent < (double)MOST_SCALE))
+        return false;
+    for (int32_t t = 0; t < g->n_rows; t++) {
+        p->price[t] = (int64_t)(p->x->price[t] * (double)((int64_t)1 << MPP_PW_PRICE_BITS));
+        sum += (mpp_i128)p->price[t] * g->capacity[t];
+    }
+    p->rent = (int64_t)((sum + ((mpp_i128)1 << MPP_PW_PRICE_BITS) - 1) >> MPP_PW_PRICE_BITS);
+    for (p->n_rows = 0; p->n_rows < FIRST_ROWS; p->n_rows++) {
+        int32_t dearest = -1;
+        for (int32_t t = 0; t < g->n_rows; t++) {
+            bool taken = p->price[t] == 0;
+            for (int32_t r = 0; r < p->n_rows; r++)
+                taken |= p->row[r] == t;
+            if (!taken && (dearest < 0 || (double)p->price[t] * (double)g->capacity[t] > (double)p->price[dearest] * (double)g->capacity[dearest]))
+                dearest = t;
+        }
+        if (dearest < 0)
+            break;
+        p->row[p->n_rows] = dearest;
+    }
+    return true;
+}
+
+/* The bound that prices give, or false where a component is too large. */
+static bool prepare(struct pack *p)
+{
+    if (!find_parts(p))
+        return false;
+    mpp_i128 sum = -(mpp_i128)p->rent;
+    for (int32_t i = 0; i < p->n_parts; i++)
+        sum += (mpp_i128)p->part[i]->least * p->part[i]->n_copies;
+    p->bound = sum > MPP_PW_BIG ? MPP_PW_BIG : sum < -MPP_PW_BIG ? -MPP_PW_BIG : (int64_t)sum;
+    return true;
+}
+
+static void solve(struct pack *p)
+{
+    struct mpp_pw_pack *x = p->x;
+    int64_t reach = 0;
+    for (int trial = 0; trial < MOST_TRIALS && !x->watch->expired(x->watch->context); trial++) {
+        mpp_arena_free(p->trial);
+        p->trial = mpp_arena_scratch(p->scratch);
+        if (!prepare(p))
+            return;
+        x->bound = p->bound > x->bound ? p->bound : x->bound;
+        if (reach == 0) {
+            reach = (int64_t)(FIRST_REACH * (double)(p->bound > 0 ? p->bound : 1)) + 1;
+            reach = x->lower - p->bound > reach ? x->lower - p->bound : reach;
+        }
+        int64_t most = x->upper - 1 - p->bound;
+        reach = reach < most ? reach : most;
+        if (reach < 0) {
+            x->status = x->found ? MPP_PW_EXACT_OPTIMAL : MPP_PW_EXACT_NONE;
+            return;
+        }
+        p->labels = mpp_pw_labels_new(p->g, p->row, p->n_rows, p->price, reach, p->trial);
+        bool any, whole = put_together(p, &any), fits = false;
+        int64_t cost = 0;
+        x->work += p->labels->work;
+        int32_t rows = p->n_rows;
+        if (any) {
+            fits = examine(p, &cost);
+            if (fits && cost < x->upper) {
+                x->upper = x->cost = cost;
+                x->found = true;
+                memcpy(x->best, x->choice, sizeof *x->best * (size_t)p->g->n_nodes);
+            }
+        }
+        if (!whole || (any && !fits && p->n_rows == rows))
+            return;
+        x->rows = p->n_rows;
+        x->reach = reach;
+        if (any && !fits)
+            continue;             /* again, with the rows it is over */
+        if (x->upper - 1 - p->bound <= reach) {
+            x->status = x->found ? MPP_PW_EXACT_OPTIMAL : MPP_PW_EXACT_NONE;
+            return;
+        }
+        x->bound = p->bound + reach > x->bound ? p->bound + reach : x->bound;
+        int wider = p->labels->work < MUCH_WORK ? WIDER : WIDER_SOON;
+        reach = reach > MPP_PW_BIG / wider ? MPP_PW_BIG : reach * wider;
+    }
+}
+
+void mpp_pw_pack_solve(struct mpp_pw_graph *g, struct mpp_pw_pack *x)
+{
+    struct mpp_arena *scratch = mpp_arena_scratch(g->arena);
+    struct pack p = {.g = g, .x = x, .scratch = scratch, .trial = mpp_arena_scratch(scratch)};
+    x->status = MPP_PW_EXACT_LIMIT;
+    x->found = false;
+    x->bound = x->lower;
+    x->choice = mpp_arena_array(scratch, g->n_nodes, int32_t);
+    if (take_prices(&p)) {
+        find_components(&p);
+        x->components = p.n_components;
+        solve(&p);
+    }
+    x->parts = p.n_parts;
+    x->choice = NULL;
+    mpp_arena_free(p.trial);
+    mpp_arena_free(scratch);
+}

@@ -1,0 +1,117 @@
+/* pack.h - what pack.c (components put together), part.c (labels of one component) and label.c share. */
+#ifndef MPP_PACK_H
+#define MPP_PACK_H
+
+#include "solver/pairwise_internal.h"
+
+enum { MPP_PW_LABEL_ROWS = 24, MPP_PW_PRICE_BITS = 24 };
+
+/* ---- labels (label.c) --------------------------------------------------------------------------------- */
+
+/* A way to settle some nodes. */
+struct mpp_pw_label {
+    int64_t cost, over;           /* over: priced cost above the least there is */
+    int32_t prev, sub;            /* the labels it was joined from; -1: none */
+    int32_t node, choice;         /* what it settles itself: a member of the part; -1: nothing */
+};
+
+struct mpp_pw_list {
+    int32_t n, *id;               /* by cost */
+};
+
+struct mpp_pw_labels {
+    struct mpp_arena *arena;
+    int32_t n_rows;
+    const int32_t *row;           /* [n_rows] in the graph */
+    int64_t capacity[MPP_PW_LABEL_ROWS], price[MPP_PW_LABEL_ROWS];
+    int64_t all_least[MPP_PW_LABEL_ROWS], all_most[MPP_PW_LABEL_ROWS]; /* bytes if each node takes its least, its most */
+    int64_t rest_least[MPP_PW_LABEL_ROWS], rest_most[MPP_PW_LABEL_ROWS]; /* at least, at most of what a sum does not hold */
+    int64_t slack;                /* priced cost above the bound that is still of use */
+    struct mpp_pw_label *label;
+    int64_t *bytes;               /* [n][n_rows] */
+    size_t n, label_cap, bytes_cap;
+    int32_t *cur;                 /* scratch list */
+    size_t n_cur, cur_cap;
+    bool full;                    /* no room for more: what follows is not complete */
+    int64_t work;
+};
+
+struct mpp_pw_labels *mpp_pw_labels_new(const struct mpp_pw_graph *g, const int32_t *row, int32_t n_rows,
+                                        const int64_t *price, int64_t slack, struct mpp_arena *arena);
+/* Add SIGN times the least and most bytes of V at each row. */
+void mpp_pw_labels_range(const struct mpp_pw_labels *l, const struct mpp_pw_node *v, int32_t sign, int64_t *least, int64_t *most);
+
+static inline int64_t *mpp_pw_label_bytes(const struct mpp_pw_labels *l, int32_t id)
+{
+    return l->bytes + (size_t)id * (size_t)l->n_rows;
+}
+
+/* A label with nothing in it, appended to the current list; -1: no room. */
+int32_t mpp_pw_labels_add(struct mpp_pw_labels *l);
+
+/* Join the current list's part [FROM, end) with SUB: sums of no use beside the rest are left out, and those over LIMIT. */
+void mpp_pw_labels_extend(struct mpp_pw_labels *l, size_t from, const struct mpp_pw_list *sub, int64_t limit);
+
+/* Labels of the current list's part [FROM, end) that others make needless go; what is left is sorted by cost. */
+void mpp_pw_labels_filter(struct mpp_pw_labels *l, size_t from);
+
+/* Sums of two lists that are of use beside the rest (rest_least, rest_most). */
+struct mpp_pw_list mpp_pw_labels_join(struct mpp_pw_labels *l, const struct mpp_pw_list *a, const struct mpp_pw_list *b);
+
+/* The cheapest sum of a label of A and one of B (empty: A alone) within capacity that costs less than UPPER, as OUT. False:
+ * none. */
+bool mpp_pw_labels_best(struct mpp_pw_labels *l, const struct mpp_pw_list *a, const struct mpp_pw_list *b, int64_t upper,
+                        int32_t out[2]);
+
+/* ---- one component (part.c) ------------------------------------------------------------------------------ */
+
+struct mpp_pw_bucket;
+
+/* Components that are alike. */
+struct mpp_pw_part {
+    int32_t n, *node;             /* its members, of the first of them */
+    int32_t n_copies;
+    int32_t **copy;               /* [n_copies][n] members */
+    size_t copy_cap;
+    int64_t *const *priced;       /* [nodes of the graph][choices] cost and price of bytes */
+    int64_t least;                /* its least priced cost */
+    struct mpp_pw_list list;      /* its labels */
+    struct mpp_pw_bucket *bucket; /* [n] in the order of elimination */
+    struct mpp_arena *arena;
+};
+
+/* Bytes of choice K while ROW passes. */
+int64_t mpp_pw_bytes_at(const struct mpp_pw_node *v, int32_t row, int32_t k);
+
+/* Cost and floor of the price of the bytes of each choice of NODE. */
+int64_t *mpp_pw_priced(const struct mpp_pw_graph *g, int32_t node, const int64_t *price, struct mpp_arena *arena);
+
+/* The component of the N nodes NODE, eliminated at its prices; LOCAL [nodes of the graph] is a node's place among them. NULL:
+ * its tables would be too large. */
+struct mpp_pw_part *mpp_pw_part_new(const struct mpp_pw_graph *g, int32_t *node, int32_t n, int64_t *const *priced,
+                                    const int32_t *local, struct mpp_arena *arena);
+
+/* Its list of labels. False: no room. */
+bool mpp_pw_part_labels(struct mpp_pw_part *part, const struct mpp_pw_graph *g, struct mpp_pw_labels *l);
+
+/* What LABEL of the list settles, into CHOICE of the graph's nodes: NODE are the members of one copy. */
+void mpp_pw_part_read(const struct mpp_pw_labels *l, int32_t label, const int32_t *node, int32_t *choice);
+
+/* ---- the whole (pack.c) ------------------------------------------------------------------------------------ */
+
+struct mpp_pw_pack {
+    const double *price;          /* in: [n_rows] cost per byte */
+    int64_t lower, upper;         /* in: nothing costs less, only what costs less is of use; without the constant */
+    const struct mpp_pw_watch *watch;
+    int32_t *best;                /* in: [n_nodes]; out: the choice, where found */
+    enum mpp_pw_exact_status status; /* optimal: BEST; none: nothing costs less than upper; limit: BEST may still be new */
+    bool found;
+    int64_t cost, bound, reach;
+    int32_t *choice;              /* scratch */
+    int32_t components, parts, rows; /* parts: different ones */
+    int64_t work;
+};
+
+void mpp_pw_pack_solve(struct mpp_pw_graph *g, struct mpp_pw_pack *x);
+
+#endif
