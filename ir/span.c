@@ -183,7 +183,8 @@ static void prune_update(struct span *s)
         s->update.id[--kept] = s->update.id[i];
     }
     s->update.n -= kept;
-    memmove(s->update.id, s->update.id + kept, (size_t)s->update.n * sizeof *s->update.id);
+    if (s->update.n > 0)
+        memmove(s->update.id, s->update.id + kept, (size_t)s->update.n * sizeof *s->update.id);
 }
 
 /* ---- what crosses the border ---- */

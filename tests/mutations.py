@@ -53,6 +53,34 @@ m("expand-lead", "ir/shape_layout.c",
 m("verify-order", "ir/verify.c",
   "if (t->op >= o)", "if (t->op > o)",
   "the verifier lets an op read its own output", "graph")
+m("span-tied", "ir/span.c",
+  "if (sum->in[k] >= 0 && made_here(s, sum->in[k]))", "if (sum->in[k] >= 0 && made_here(s, sum->in[0]))",
+  "a stage that has not the last term of a tied parameter's gradient does not sum its own", "span")
+m("span-norm", "ir/span.c",
+  "if (n_here == n_given || (n_here > 0 && is_sum(op)))", "if (n_here == n_given)",
+  "a stage without all parameters has no gradient norm, and so no update", "span")
+m("span-batch", "ir/span.c",
+  "follows = follows || rule->factor[f].size.per_batch;", "follows = follows && rule->factor[f].size.per_batch;",
+  "spans share index rules with the whole graph, and change with its batch", "span")
+m("recompute-kernel", "ir/recompute.c",
+  "if (u != own && !unit->kernel)", "if (u != own)",
+  "selective recomputation keeps the result of the attention kernel that it runs again", "span")
+m("recompute-head", "ir/layering.c",
+  "if (l->repeats ? op_at(l, i)->repeat >= 0 : !has_loss)", "if (!has_loss)",
+  "full recomputation runs an embedding's norm again", "span")
+m("class-stream", "ir/layering_class.c",
+  'if (strcmp(a->name, "stream") == 0)', 'if (strcmp(a->name, "seed") == 0)',
+  "layers with dropout are never alike", "span")
+m("class-distance", "ir/layering_class.c",
+  "put(t, is_near ? other - layer : other);", "put(t, is_near);",
+  "layers that read their last but one neighbour pass as like those that read their last", "span")
+m("layer-place", "ir/layering.c",
+  "l->cut_bytes[i] <= l->cut_bytes[place]", "l->cut_bytes[i] < l->cut_bytes[place]",
+  "layers are cut right after a product, before its bias", "span")
+m("masked-gradient", "ir/grad_kernels.c",
+  'mpp_attr_float("scale", mpp_attrs_float(&own, "scale", 1)), mpp_attr_float("fill", 0));',
+  'mpp_attr_float("scale", 1), mpp_attr_float("fill", 0));',
+  "attention in parts: the gradient of the scores is not scaled", "ops")
 
 # ---- costmodel ----
 

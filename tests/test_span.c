@@ -263,137 +263,6 @@ static void check_values(const char *file, const char *defines, int64_t parts, s
     close_model(&m);
 }
 
-/* ---- random graphs ----------------------------------------------------------------------------------- */
-
-enum { RANDOM_GRAPHS = 150, MAX_VALUES = 64, WIDTH = 4 };
-
-struct random_graph {
-    struct mpp_graph *g;
-    struct mpp_diag *diag;
-    uint64_t state;
-    struct mpp_gop proto;         /* of the next op: its place in a repeat */
-    int n_ops;
-    int n, n_params, n_unread;
-    mpp_id value[MAX_VALUES], param[MAX_VALUES]; /* [batch, WIDTH]; [WIDTH, WIDTH] */
-    bool read[MAX_VALUES];
-};
-
-static int below(struct random_graph *r, int n)
-{
-    return (int)(uniform(&r->state) * n);
-}
-
-static mpp_id any_value(struct random_graph *r)
-{
-    int i = r->n - 1 - (uniform(&r->state) < 0.7 ? 0 : below(r, r->n));
-    r->read[i] = true;
-    return r->value[i];
-}
-
-static mpp_id random_param(struct random_graph *r, bool matrix)
-{
-    const struct mpp_size dims[] = {{WIDTH, 0, "w"}, {WIDTH, 0, "w"}};
-    if (matrix && r->n_params > 0 && uniform(&r->state) < 0.3)
-        return r->param[below(r, r->n_params)];
-    struct mpp_graph *g = r->g;
-    mpp_id p = mpp_graph_add_tensor(g, mpp_arena_printf(g->arena, "p%d", g->n_tensors), MPP_F32, matrix ? 2 : 1, dims);
-    g->tensors[p].role = MPP_ROLE_PARAM;
-    g->tensors[p].param = p;
-    g->tensors[p].info = mpp_arena_array(g->arena, 1, struct mpp_param);
-    *g->tensors[p].info = (struct mpp_param){.published = g->tensors[p].name, .n_published = matrix ? 2 : 1,
-                                             .published_dims = {WIDTH, WIDTH}, .gradient = -1, .master = -1};
-    if (matrix)
-        r->param[r->n_params++] = p;
-    return p;
-}
-
-static mpp_id random_op(struct random_graph *r, int kind, int n_in, const mpp_id *in, struct mpp_attrs attrs)
-{
-    r->proto.name = mpp_arena_printf(r->g->arena, "op%d", r->n_ops++);
-    mpp_id op = mpp_graph_add_op(r->g, r->diag, kind, &r->proto, n_in, in, attrs, NULL);
-    check(op >= 0, "a random graph: %s", mpp_op_info(kind)->name);
-    return op < 0 ? -1 : r->g->ops[op].out[0];
-}
-
-/* One more value of an op that draws from earlier ones. */
-static void add_value(struct random_graph *r)
-{
-    struct mpp_arena *arena = r->g->arena;
-    struct mpp_attrs none = {0};
-    mpp_id x = any_value(r);
-    switch (below(r, 8)) {
-    case 0: case 1: case 2:
-        x = random_op(r, MPP_OP_EINSUM, 2, (mpp_id[]){x, random_param(r, true)},
-                      MPP_ATTRS(arena, mpp_attr_string("equation", "bi,ij->bj")));
-        break;
-    case 3:
-        x = random_op(r, MPP_OP_ADD, 2, (mpp_id[]){x, any_value(r)}, none);
-        break;
-    case 4:
-        x = random_op(r, MPP_OP_MUL, 2, (mpp_id[]){x, any_value(r)}, none);
-        break;
-    case 5:
-        x = random_op(r, MPP_OP_SIGMOID, 1, &x, none);
-        break;
-    case 6:
-        x = random_op(r, MPP_OP_DROPOUT, 1, &x, MPP_ATTRS(arena, mpp_attr_float("ratio", 0.3), mpp_attr_int("stream", r->n)));
-        break;
-    default:
-        x = random_op(r, MPP_OP_LAYERNORM, 3, (mpp_id[]){x, random_param(r, false), -1},
-                      MPP_ATTRS(arena, mpp_attr_float("epsilon", 1e-2)));
-        break;
-    }
-    r->value[r->n++] = x;
-}
-
-/* Ops in and between repeats, some of them marked as attention's; the loss is the sum of all values that nobody reads. */
-static struct mpp_graph *random_graph(struct mpp_arena *arena, struct mpp_diag *diag, uint64_t seed)
-{
-    struct random_graph r = {.g = mpp_graph_new(arena, NULL, 4), .diag = diag, .state = seed};
-    const struct mpp_size dims[] = {{4, 1, "batch"}, {WIDTH, 0, "w"}};
-    for (int i = 0; i < 2; i++) {
-        r.value[r.n++] = mpp_graph_add_tensor(r.g, i ? "y" : "x", MPP_F32, 2, dims);
-        r.g->tensors[r.value[i]].role = MPP_ROLE_INPUT;
-    }
-    r.proto = (struct mpp_gop){.scope = "", .phase = MPP_PHASE_FORWARD, .repeat = -1, .index = -1, .forward = -1};
-    for (int part = 0, parts = 2 + below(&r, 6); part < parts; part++) {
-        bool repeated = below(&r, 2) == 0;
-        r.proto.repeat = repeated ? part : -1;
-        r.proto.index = repeated ? 0 : -1;
-        r.proto.repeat_name = repeated ? "part" : NULL;
-        for (int i = 0, n = 1 + below(&r, 6); i < n; i++) {
-            r.proto.item_type = below(&r, 4) == 0 ? "Attention" : "Linear";
-            add_value(&r);
-        }
-    }
-    r.value[r.n++] = random_op(&r, MPP_OP_EINSUM, 2, (mpp_id[]){any_value(&r), random_param(&r, true)},
-                               MPP_ATTRS(arena, mpp_attr_string("equation", "bi,ij->bj")));
-    mpp_id unread[MAX_VALUES];
-    int n = 0;
-    for (int i = 2; i < r.n; i++)
-        if (!r.read[i])
-            unread[n++] = r.value[i];
-    const int64_t axes[] = {0, 1};
-    mpp_id sum = random_op(&r, MPP_OP_SUM, n, unread, (struct mpp_attrs){0});
-    r.g->loss = random_op(&r, MPP_OP_REDUCE_SUM, 1, &sum, MPP_ATTRS(arena, mpp_attr_ints("axes", 2, axes)));
-    return r.g;
-}
-
-static void check_random(uint64_t seed)
-{
-    struct model m = {.arena = mpp_arena_new(), .diag = mpp_diag_new(stderr)};
-    uint64_t state = seed;
-    m.title = mpp_arena_printf(m.arena, "random graph %d", (int)seed);
-    m.g = random_graph(m.arena, m.diag, seed);
-    struct mpp_pass_ctx ctx = {.arena = m.arena, .diag = m.diag};
-    bool ok = mpp_pass_autodiff(&ctx, m.g) == MPP_OK && mpp_graph_verify(m.g, m.diag, "autodiff") == MPP_OK &&
-              mpp_layering_make(m.arena, m.diag, m.g, seed % 3 == 0 ? 4 : 0, &m.layers) == MPP_OK;
-    check(ok, "%s does not build", m.title);
-    if (ok)
-        check_chains(&m, seed % 2 ? 4 : 2, &state);
-    close_model(&m);
-}
-
 /* ---- layers ------------------------------------------------------------------------------------------ */
 
 /* Names and classes as in EXPECTED, "embd:0 h.0:1 h.1:1"; "=" stands for a layer of the class of the one before. */
@@ -458,6 +327,10 @@ static void check_whole(const struct model *m)
         bool read = mpp_graph_parse(m->arena, m->diag, "span", text, strlen(text), &copy) == MPP_OK;
         check(read && strcmp(printed(copy, m->arena), text) == 0, "%s: layers from %d do not read back", m->title, first);
     }
+    mpp_graph_set_batch(m->g, 1);
+    check(mpp_graph_verify(span, m->diag, "span") == MPP_OK && span->batch == m->g->global_batch,
+          "%s: a span follows the batch of its graph", m->title);
+    mpp_graph_set_batch(m->g, m->g->global_batch);
     check(mpp_pass_fuse(&ctx, m->g) == MPP_OK, "%s: fuse", m->title); /* the last use of the graph */
     check(strcmp(of_span, printed(m->g, m->arena)) == 0, "%s: the span of all layers is not the graph", m->title);
 }
@@ -529,12 +402,30 @@ static void check_alike(const struct model *m)
     }
 }
 
+/* What is outside repeats runs once. */
+static void check_ends(const struct model *m)
+{
+    struct mpp_graph *span;
+    const struct mpp_layering *l = m->layers;
+    check(mpp_span_extract(m->arena, m->diag, m->g, l, 0, l->n_layers - 1, MPP_RECOMPUTE_FULL, &span) == MPP_OK,
+          "%s: all layers, full", m->title);
+    int n = 0;
+    for (mpp_id o = 0; o < span->n_ops; o++) {
+        bool again = strstr(span->ops[o].name, ".again") != NULL;
+        check(!again || span->ops[o].repeat >= 0, "%s: %s is not of a repeat", m->title, span->ops[o].name);
+        n += again;
+    }
+    check(n > 0, "%s: nothing runs again", m->title);
+}
+
 static void check_shapes(const char *file, const char *defines, struct how how)
 {
     struct model m;
     if (open_model(&m, file, "tiny", defines, how)) {
         check_cover(&m);
         check_alike(&m);
+        if (strstr(file, "t.xml")) /* gpt, bert */
+            check_ends(&m);
         check_whole(&m);
     }
     close_model(&m);
@@ -566,6 +457,146 @@ static void check_kept(const char *defines, bool unfused, enum mpp_recompute rec
         }
         check(strcmp(kept, expected) == 0, "%s, %s: kept are%s", m.title, mpp_recompute_name(recompute), kept);
     }
+    close_model(&m);
+}
+
+/* ---- random graphs ----------------------------------------------------------------------------------- */
+
+enum { RANDOM_GRAPHS = 150, MAX_VALUES = 128, WIDTH = 4 };
+
+struct random_graph {
+    struct mpp_graph *g;
+    struct mpp_diag *diag;
+    uint64_t state;
+    struct mpp_gop proto;         /* of the next op: its place in a repeat */
+    int n_ops;
+    int n, n_params, n_unread;
+    mpp_id value[MAX_VALUES], param[MAX_VALUES]; /* [batch, WIDTH]; [WIDTH, WIDTH] */
+    bool read[MAX_VALUES];
+};
+
+static int below(struct random_graph *r, int n)
+{
+    return (int)(uniform(&r->state) * n);
+}
+
+static mpp_id any_value(struct random_graph *r)
+{
+    int i = r->n - 1 - (uniform(&r->state) < 0.7 ? 0 : below(r, r->n < 12 ? r->n : 12));
+    r->read[i] = true;
+    return r->value[i];
+}
+
+static mpp_id random_param(struct random_graph *r, bool matrix)
+{
+    const struct mpp_size dims[] = {{WIDTH, 0, "w"}, {WIDTH, 0, "w"}};
+    if (matrix && r->n_params > 0 && uniform(&r->state) < 0.3)
+        return r->param[below(r, r->n_params)];
+    struct mpp_graph *g = r->g;
+    mpp_id p = mpp_graph_add_tensor(g, mpp_arena_printf(g->arena, "p%d", g->n_tensors), MPP_F32, matrix ? 2 : 1, dims);
+    g->tensors[p].role = MPP_ROLE_PARAM;
+    g->tensors[p].param = p;
+    g->tensors[p].info = mpp_arena_array(g->arena, 1, struct mpp_param);
+    *g->tensors[p].info = (struct mpp_param){.published = g->tensors[p].name, .n_published = matrix ? 2 : 1,
+                                             .published_dims = {WIDTH, WIDTH}, .gradient = -1, .master = -1};
+    if (matrix)
+        r->param[r->n_params++] = p;
+    return p;
+}
+
+static mpp_id random_op(struct random_graph *r, int kind, int n_in, const mpp_id *in, struct mpp_attrs attrs)
+{
+    r->proto.name = mpp_arena_printf(r->g->arena, "op%d", r->n_ops++);
+    mpp_id op = mpp_graph_add_op(r->g, r->diag, kind, &r->proto, n_in, in, attrs, NULL);
+    check(op >= 0, "a random graph: %s", mpp_op_info(kind)->name);
+    return op < 0 ? -1 : r->g->ops[op].out[0];
+}
+
+/* One more value of an op that draws from earlier ones. */
+static void add_value(struct random_graph *r)
+{
+    struct mpp_arena *arena = r->g->arena;
+    struct mpp_attrs none = {0};
+    mpp_id x = any_value(r);
+    switch (below(r, 8)) {
+    case 0: case 1: case 2:
+        x = random_op(r, MPP_OP_EINSUM, 2, (mpp_id[]){x, random_param(r, true)},
+                      MPP_ATTRS(arena, mpp_attr_string("equation", "bi,ij->bj")));
+        break;
+    case 3:
+        x = random_op(r, MPP_OP_ADD, 2, (mpp_id[]){x, any_value(r)}, none);
+        break;
+    case 4:
+        x = random_op(r, MPP_OP_SIGMOID, 1, &x, none); /* keeps products of products small */
+        x = random_op(r, MPP_OP_MUL, 2, (mpp_id[]){x, any_value(r)}, none);
+        break;
+    case 5:
+        x = random_op(r, MPP_OP_SIGMOID, 1, &x, none);
+        break;
+    case 6:
+        x = random_op(r, MPP_OP_DROPOUT, 1, &x, MPP_ATTRS(arena, mpp_attr_float("ratio", 0.1), mpp_attr_int("stream", r->n)));
+        break;
+    default:
+        x = random_op(r, MPP_OP_LAYERNORM, 3, (mpp_id[]){x, random_param(r, false), -1},
+                      MPP_ATTRS(arena, mpp_attr_float("epsilon", 1e-2)));
+        break;
+    }
+    r->value[r->n++] = x;
+}
+
+/* Ops in and between repeats, some of them marked as attention's; the loss is the sum of all values that nobody reads. */
+static struct mpp_graph *random_graph(struct mpp_arena *arena, struct mpp_diag *diag, uint64_t seed)
+{
+    struct random_graph r = {.g = mpp_graph_new(arena, NULL, 4), .diag = diag, .state = seed};
+    const struct mpp_size dims[] = {{4, 1, "batch"}, {WIDTH, 0, "w"}};
+    for (int i = 0; i < 2; i++) {
+        r.value[r.n++] = mpp_graph_add_tensor(r.g, i ? "y" : "x", MPP_F32, 2, dims);
+        r.g->tensors[r.value[i]].role = MPP_ROLE_INPUT;
+    }
+    r.proto = (struct mpp_gop){.scope = "", .phase = MPP_PHASE_FORWARD, .repeat = -1, .index = -1, .forward = -1};
+    for (int part = 0, parts = 2 + below(&r, 4); part < parts; part++) {
+        int iterations = below(&r, 2) * (1 + below(&r, 4));
+        uint64_t state = r.state;
+        for (int index = 0; index == 0 || index < iterations; index++) {
+            r.state = state;          /* as the iteration before */
+            r.proto.repeat = iterations ? part : -1;
+            r.proto.index = iterations ? index : -1;
+            r.proto.repeat_name = iterations ? "part" : NULL;
+            for (int i = 0, n = 1 + below(&r, 5); i < n; i++) {
+                r.proto.item_type = below(&r, 4) == 0 ? "Attention" : "Linear";
+                add_value(&r);
+            }
+        }
+    }
+    r.value[r.n++] = random_op(&r, MPP_OP_EINSUM, 2, (mpp_id[]){any_value(&r), random_param(&r, true)},
+                               MPP_ATTRS(arena, mpp_attr_string("equation", "bi,ij->bj")));
+    mpp_id unread[MAX_VALUES];
+    int n = 0;
+    for (int i = 2; i < r.n; i++)
+        if (!r.read[i])
+            unread[n++] = r.value[i];
+    const int64_t axes[] = {0, 1};
+    mpp_id sum = random_op(&r, MPP_OP_SUM, n, unread, (struct mpp_attrs){0});
+    r.g->loss = random_op(&r, MPP_OP_REDUCE_SUM, 1, &sum, MPP_ATTRS(arena, mpp_attr_ints("axes", 2, axes)));
+    return r.g;
+}
+
+static void check_random(uint64_t seed)
+{
+    struct model m = {.arena = mpp_arena_new(), .diag = mpp_diag_new(stderr)};
+    uint64_t state = seed;
+    m.title = mpp_arena_printf(m.arena, "random graph %d", (int)seed);
+    m.g = random_graph(m.arena, m.diag, seed);
+    struct mpp_pass_ctx ctx = {.arena = m.arena, .diag = m.diag};
+    bool ok = mpp_pass_autodiff(&ctx, m.g) == MPP_OK && mpp_graph_verify(m.g, m.diag, "autodiff") == MPP_OK &&
+              mpp_layering_make(m.arena, m.diag, m.g, seed % 3 == 0 ? 4 : 0, &m.layers) == MPP_OK;
+    check(ok, "%s does not build", m.title);
+    if (ok)
+        check_chains(&m, seed % 2 ? 4 : 2, &state);
+    if (ok)
+        check_alike(&m);
+    check(!ok || m.layers->layer_of[m.g->tensors[m.g->loss_total].op] == m.layers->layer_of[m.g->tensors[m.g->loss].op],
+          "%s: the sum of the losses is not in the loss's layer", m.title);
     close_model(&m);
 }
 
@@ -617,7 +648,7 @@ int main(int argc, char **argv)
     root = argc > 1 ? argv[1] : ".";
     const char *small_gpt = "layers=3 hidden=16 heads=2 vocab=17 seq=6 positions=6 batch=4 pdrop=0.2";
     const char *small_bert = "layers=2 hidden=12 heads=2 vocab=17 seq=6 positions=6 batch=4 padding_mask=true pdrop=0.1";
-    check_layers("gpt.xml", "gpt2", "", 0, "wte..embd:0 h.0:1 h.1:1 h.11:1 ln_f..loss:2");
+    check_layers("gpt.xml", "gpt2", "pdrop=0.1", 0, "wte..drop:0 h.0:1 h.1:1 h.11:1 ln_f..loss:2");
     check_layers("gpt.xml", "gpt2", "layers=1", 0, "wte..embd:0 h.0:1 ln_f..loss:2");
     check_layers("gpt.xml", "gpt3-175b", "", 0, "wte..embd:0 h.0:1 h.1:1 h.95:1 ln_f..loss:2");
     check_layers("gpt.xml", "gpt2", "layers=4", 3, "wte..h.1:0 h.2..h.3:1 ln_f..loss:2");
