@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "codegen/calibrate.h"
 #include "codegen/outdir.h"
 #include "codegen/program.h"
 #include "costmodel/costmodel.h"
@@ -28,20 +29,25 @@
 #include "planner/plan.h"
 #include "solver/iopddl.h"
 
-enum { MAX_REPLANS = 12 };
+enum { MAX_REPLANS = 12, CALIBRATE_S = 30 };
 
-static volatile int interrupted, may_settle, settles_on_term;
+static volatile int interrupted, may_settle, settles_on_term, cleans_up, ended_by;
 
 static void say(const char *words)
 {
     (void)!write(STDERR_FILENO, words, strlen(words));
 }
 
-/* At a terminal the first Ctrl-C during the search ends it with the best plan so far; a contest problem's best answer comes
+/* A calibration is ended by the first signal, when it has removed its folder. At a terminal the first Ctrl-C during the search ends it with the best plan so far; a contest problem's best answer comes
  * out on any signal. Any other signal ends the process;
  * nothing needs to be removed then, as signals are held while there is a temporary directory. */
 static void on_signal(int sig)
 {
+    if (cleans_up && !interrupted) {
+        ended_by = sig;
+        interrupted = 1;
+        return;
+    }
     if ((sig == SIGINT || settles_on_term) && may_settle && !interrupted) {
         say("\nmpplan: taking the best found so far; once more stops at once\n");
         interrupted = 1;
@@ -461,6 +467,20 @@ static enum mpp_status solve_iopddl(struct job *job)
     return st;
 }
 
+/* A signal ends what runs, and the temporary folder goes. */
+static enum mpp_status calibrate(struct job *job)
+{
+    const struct mpp_options *o = &job->options;
+    job->phase = "calibrating";
+    cleans_up = true;
+    enum mpp_status st = mpp_calibrate(job->arena, job->diag, o->calibrate, o->time_limit_s > 0 ? o->time_limit_s : CALIBRATE_S,
+                                       &interrupted, stdout);
+    cleans_up = false;
+    if (st == MPP_LIMIT)
+        fprintf(stderr, "error: stopped by %s\n", ended_by == SIGINT ? "SIGINT" : ended_by == SIGTERM ? "SIGTERM" : "SIGHUP");
+    return st;
+}
+
 static int work(struct job *job, int argc, char **argv)
 {
     job->arena = mpp_arena_guarded(&job->guard);
@@ -474,10 +494,10 @@ static int work(struct job *job, int argc, char **argv)
     else if (st == MPP_OK && o->schema)
         print_schema(job->arena);
     else if (st == MPP_OK)
-        st = o->iopddl ? solve_iopddl(job) : run(job);
+        st = o->calibrate ? calibrate(job) : o->iopddl ? solve_iopddl(job) : run(job);
     if ((fflush(stdout) != 0 || ferror(stdout)) && st == MPP_OK)
         st = cannot_write(job->diag, "standard output");
-    return st == MPP_OK ? 0 : st == MPP_IO ? 1 : st == MPP_LIMIT && interrupted ? 128 + SIGINT : 2;
+    return st == MPP_OK ? 0 : st == MPP_IO ? 1 : st == MPP_LIMIT && interrupted ? 128 + (ended_by ? ended_by : SIGINT) : 2;
 }
 
 /* The guard's frame: nothing here changes after setjmp but what JOB holds. */

@@ -24,6 +24,7 @@ const char mpp_options_usage[] =
     "  --gpus N               devices to use: GPUs of --cluster (default: one node), or threads of this host (1)\n"
     "  --min-gpus             find the least number of devices that the model fits on, and plan for those\n"
     "  --cluster NAME|FILE    host (default), dgx-a100, dgx1-v100, ... or a file (docs/clusters.md)\n"
+    "  --calibrate FILE.xml   measure this machine for half a minute (or --time-limit S), write that as a cluster, and stop\n"
     "plan\n"
     "  --fix LIST             pin parts: dp=2,tp=4,pp=2,interleave=2,schedule=1f1b|gpipe|interleaved,mesh=2x4,\n"
     "                         recompute=none|selective|full,zero=0..3,sequence_parallel=true|false,\n"
@@ -66,6 +67,7 @@ static const struct option {
     {"--dump-ilp", TEXT, offsetof(struct mpp_options, dump_ilp)},
     {"--dump-after", TEXT, offsetof(struct mpp_options, dump_after)},
     {"--stats", TEXT, offsetof(struct mpp_options, stats)},
+    {"--calibrate", TEXT, offsetof(struct mpp_options, calibrate)},
     {"--solve-iopddl", TEXT, offsetof(struct mpp_options, iopddl)},
     {"--time-limit", SECONDS, offsetof(struct mpp_options, time_limit_s)},
     {"--predict", FLAG, offsetof(struct mpp_options, predict)},
@@ -158,6 +160,8 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
                          : o->json ? "--json" : o->min_gpus ? "--min-gpus" : NULL;
     if (o->iopddl && beside)
         mpp_diag_error(diag, nowhere, "--solve-iopddl goes with --time-limit alone, not with %s", beside);
+    if (o->calibrate && (beside || o->iopddl))
+        mpp_diag_error(diag, nowhere, "--calibrate goes with --time-limit alone, not with %s", beside ? beside : "--solve-iopddl");
     if (o->min_gpus && o->gpus)
         mpp_diag_error(diag, nowhere, "--min-gpus and --gpus exclude each other: one looks for what the other says");
     if (o->predict && o->out)
@@ -166,7 +170,7 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
         mpp_diag_error(diag, nowhere, "--kernels unfused and -o exclude each other: it is for predictions, a trainer runs fused kernels");
     if (o->json && !o->predict)
         mpp_diag_error(diag, nowhere, "--json goes with --predict");
-    if (!o->model && !o->iopddl && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
+    if (!o->model && !o->iopddl && !o->calibrate && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
         mpp_diag_error(diag, nowhere, "no model file; try: mpplan models/gpt.xml --preset tiny --gpus 4 -o plan/");
 }
 

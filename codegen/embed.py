@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""embed.py OUT.c OUT.d RUNTIME - write RUNTIME/*.h and RUNTIME/host/*.{c,h} as the array mpp_embedded_runtime
+"""embed.py OUT.c OUT.d RUNTIME - write RUNTIME/*.h, RUNTIME/host/*.{c,h} and RUNTIME/calibrate/*.c as the array mpp_embedded_runtime
 (embed.h), sorted by path, and a depfile that names them."""
 import os
 import sys
 
 
 def sources(root):
-    for folder in ("", "host"):
+    for folder in ("", "host", "calibrate"):
         for name in sorted(os.listdir(os.path.join(root, folder))):
             if name.endswith(".h") or (folder and name.endswith(".c")):
                 yield "/".join(filter(None, (folder, name)))

@@ -98,6 +98,7 @@ enum mpp_status mpp_emit_runtime(struct mpp_emit *e, const char *dir)
         }
     }
     for (const struct mpp_embedded_source *s = mpp_embedded_runtime; s->path; s++)
-        MPP_TRY(mpp_emit_write(e->diag, e->arena, dir, mpp_arena_printf(e->arena, "runtime/%s", s->path), s->text, s->size));
+        if (strncmp(s->path, "calibrate/", strlen("calibrate/")) != 0)
+            MPP_TRY(mpp_emit_write(e->diag, e->arena, dir, mpp_arena_printf(e->arena, "runtime/%s", s->path), s->text, s->size));
     return MPP_OK;
 }

@@ -27,11 +27,13 @@ static double positive(struct loader *l, const struct mpp_xml *node, const char 
 
 static void read_shared(struct loader *l, const struct mpp_xml *node)
 {
-    static const char *const names[] = {"bytes_per_s", "total_bytes_per_s", "source"};
+    static const char *const names[] = {"bytes_per_s", "total_bytes_per_s", "cores", "source"};
     mpp_fields_known(l->diag, node, names, COUNT(names));
     mpp_fields_children(l->diag, node, NULL, 0);
     l->c->link_bytes_per_s = positive(l, node, "bytes_per_s", MPP_FIELDS_REQUIRED);
     l->c->total_bytes_per_s = positive(l, node, "total_bytes_per_s", MPP_FIELDS_REQUIRED);
+    l->c->cores = (int)mpp_fields_whole(l->diag, node, "cores", 1, MPP_CLUSTER_MAX_DEVICES, 0);
+    l->c->core = l->c->device;
 }
 
 static void read_pcie(struct loader *l, const struct mpp_xml *node, double *out_device, double *out_total)
@@ -290,6 +292,22 @@ static void read_device(struct loader *l)
         mpp_diag_error(l->diag, l->root->loc, "<cluster> needs the attribute \"device\" or a <device>");
 }
 
+/* Devices that are threads: more than there are cores take turns on them, fewer have a whole number of cores each; and what
+ * memory there is is shared out. */
+static void share_cores(struct mpp_cluster *c)
+{
+    if (c->cores == 0)
+        return;
+    int n = c->n_devices < c->devices_per_node ? c->n_devices : c->devices_per_node;
+    double slower = n > c->cores ? (double)n / c->cores : 1.0 / (c->cores / n);
+    c->device = c->core;
+    for (int i = 0; i < MPP_PRECISION_COUNT; i++)
+        c->device.peak_flops_per_s[i] /= slower;
+    c->device.mem_bytes_per_s /= slower;
+    c->device.launch_s *= slower > 1 ? slower : 1;
+    c->device.mem_bytes = c->core.mem_bytes / n * c->cores;
+}
+
 /* How many devices and nodes are in use. */
 static void fill_nodes(struct loader *l, int64_t n_devices)
 {
@@ -323,6 +341,7 @@ static void fill_nodes(struct loader *l, int64_t n_devices)
     c->devices_per_node = (int)per;
     c->n_nodes = (int)nodes;
     c->max_devices = most < MPP_CLUSTER_MAX_DEVICES ? (int)most : MPP_CLUSTER_MAX_DEVICES;
+    share_cores(c);
 }
 
 bool mpp_cluster_resize(const struct mpp_cluster *cluster, int n_devices, struct mpp_cluster *out)
@@ -334,6 +353,7 @@ bool mpp_cluster_resize(const struct mpp_cluster *cluster, int n_devices, struct
     if (cluster->any_per_node)
         out->devices_per_node = n_devices;
     out->n_nodes = (n_devices + out->devices_per_node - 1) / out->devices_per_node;
+    share_cores(out);
     return true;
 }
 

@@ -142,6 +142,8 @@ struct mpp_cluster {
     enum mpp_link_kind kind;
     double link_bytes_per_s;           /* SHARED: per device; MESH: per link per direction; PCIE: per device */
     double total_bytes_per_s;          /* SHARED, PCIE: of all devices of a node together */
+    int cores;                         /* SHARED: that devices share, or of which each has several; 0: one for each */
+    struct mpp_device core;            /* SHARED with CORES: one core, of which DEVICE is made */
     int n_rates;                       /* SWITCH: by devices, ascending */
     const struct mpp_group_rate *rates;
     double send_bytes_per_s;           /* SWITCH: from one device to one other; 0: the rate of two */
