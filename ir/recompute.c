@@ -134,7 +134,7 @@ void mpp_span_recompute(struct mpp_arena *scratch, const struct mpp_graph *g, co
 {
     struct recompute r = {.g = g, .layering = layering, .scratch = scratch, .n_forward = n_forward, .forward = forward,
                           .n_backward = n_backward, .backward = backward, .again = again,
-                          .whole = g->unfused && recompute == MPP_RECOMPUTE_FULL};
+                          .whole = g->unfused};
     if (recompute != MPP_RECOMPUTE_NONE) {
         r.unit = mpp_arena_array(scratch, n_forward, struct unit);
         r.unit_of = mpp_arena_array(scratch, g->n_ops, int);
