@@ -9,7 +9,7 @@
 #include "ir/model.h"
 
 enum {
-    MPP_MAX_ITEMS = 10000,       /* ops after expansion */
+    MPP_MAX_ITEMS = 20000,       /* ops after expansion */
     MPP_MAX_STEPS = 100000,      /* elements visited in expansion, so that empty loops end too */
     MPP_MAX_REPEAT_DEPTH = 32,
     MPP_MAX_CALL_DEPTH = 32,

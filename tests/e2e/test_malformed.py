@@ -117,14 +117,14 @@ MODELS = [
           , errors=2),
     model("children of an op", edit("<Relu/>", "<Relu><Relu/></Relu>"), "no child elements"),
     # numbers
-    model("a count of 1e9", MLP, "between 0 and 10000.*999999999", edit("<repeat", "")[1], ("--preset", "tiny", "-D", "layers=1000000000")),
-    model("loops in loops", graph('<repeat count="10000"><repeat count="10000"><Relu/></repeat></repeat>' + TAIL), "over (10000|100000)"),
+    model("a count of 1e9", MLP, "between 0 and 20000.*999999999", edit("<repeat", "")[1], ("--preset", "tiny", "-D", "layers=1000000000")),
+    model("loops in loops", graph('<repeat count="10000"><repeat count="10000"><Relu/></repeat></repeat>' + TAIL), "over (20000|100000)"),
     model("loops around nothing", graph('<repeat count="10000">' * 30 + "</repeat>" * 30 + TAIL), "over 100000 steps"),
     model("calls that double", graph('<call block="b0"/>' + TAIL, blocks="".join(
         f'<block name="b{i}"><call block="b{i + 1}"/><call block="b{i + 1}"/></block>' for i in range(30)) +
-        '<block name="b30"><Relu/></block>'), "over (10000|100000)"),
+        '<block name="b30"><Relu/></block>'), "over (20000|100000)"),
     model("a name that doubles", graph("".join(f'<repeat name="{"n" * 200}" count="12">' for _ in range(30)) + "<Relu/>" +
-                                       "</repeat>" * 30 + TAIL), "256 MiB|over 100000|over 10000"),
+                                       "</repeat>" * 30 + TAIL), "256 MiB|over 100000|over 20000"),
     model("long expressions in a loop", graph(f'<repeat count="10000"><if test="{"1+" * 2000}1 == 0"><Relu/></if></repeat>' + TAIL),
           "256 MiB"),
     model("a dimension of 2^62", edit('name="in"     value="64"', 'name="in" value="4611686018427387904"'), "between 1 and 2.40", args=()),
