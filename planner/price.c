@@ -40,6 +40,15 @@ static bool operand_has(const struct mpp_rule *rule, int operand, int factor)
     return false;
 }
 
+static double operand_bytes(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
+                            struct mpp_split split, int operand)
+{
+    mpp_id t = operand < group->n_in ? group->in[operand] : group->out[operand - group->n_in];
+    if (t < 0)
+        return 0;
+    return (double)mpp_sharding_bytes(&g->tensors[t], env->mesh, mpp_split_operand(group->rule, split, operand));
+}
+
 /* What products of operands of type T are computed in; their sums may be wider. */
 static enum mpp_precision precision_of(enum mpp_dtype t)
 {
@@ -65,16 +74,14 @@ static double contraction_s(const struct mpp_graph *g, const struct mpp_reshard_
         else
             n *= size;
     }
-    return mpp_cost_product_s(&env->cluster->device, precision_of(g->tensors[group->in[a]].dtype), batch, m, n, k);
-}
-
-static double operand_bytes(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
-                            struct mpp_split split, int operand)
-{
-    mpp_id t = operand < group->n_in ? group->in[operand] : group->out[operand - group->n_in];
-    if (t < 0)
-        return 0;
-    return (double)mpp_sharding_bytes(&g->tensors[t], env->mesh, mpp_split_operand(group->rule, split, operand));
+    enum mpp_dtype dtype = g->tensors[group->in[a]].dtype;
+    double s = mpp_cost_product_s(&env->cluster->device, precision_of(dtype), batch, m, n, k), bytes = 0;
+    if (g->tensors[group->out[0]].dtype == dtype)
+        return s;
+    for (int o = 0; o < group->n_in + group->n_out; o++) /* the result is wider */
+        bytes += operand_bytes(g, env, group, split, o);
+    double memory_s = mpp_cost_memory_s(&env->cluster->device, bytes);
+    return s > memory_s ? s : memory_s;
 }
 
 /* A sum over micro-batches is written by the kernel that makes its term: only what it must read again counts. */
@@ -99,7 +106,14 @@ static double kernel_s(const struct mpp_graph *g, const struct mpp_reshard_env *
     }
     for (int o = 0; o < group->n_in + group->n_out; o++)
         bytes += operand_bytes(g, env, group, split, o);
-    return mpp_cost_kernel_s(&env->cluster->device, flops, bytes);
+    /* Attention in 16 bits multiplies on the units for it. */
+    const struct mpp_device *dev = &env->cluster->device;
+    bool multiplies = group->n_ops == 1 && mpp_op_info(g->ops[group->ops[0]].kind)->compute == MPP_COMPUTE_LOW;
+    enum mpp_precision p = multiplies ? precision_of(g->tensors[group->in[0]].dtype) : MPP_PRECISION_F32;
+    if (p == MPP_PRECISION_F32 || !(dev->peak_flops_per_s[p] > 0))
+        return mpp_cost_kernel_s(dev, flops, bytes);
+    double s = dev->launch_s + flops / (dev->peak_flops_per_s[p] * dev->gemm.efficiency), memory_s = mpp_cost_memory_s(dev, bytes);
+    return s > memory_s ? s : memory_s;
 }
 
 static int64_t internal_ps(const struct mpp_graph *g, const struct mpp_reshard_env *env, const struct mpp_group *group,
