@@ -22,7 +22,7 @@ enum mpp_op_kind {
 enum mpp_op_class { MPP_CLASS_ELEMENTWISE, MPP_CLASS_LAYOUT, MPP_CLASS_REDUCE, MPP_CLASS_CONTRACTION, MPP_CLASS_KERNEL };
 
 /* What an op computes in where the step is not all in f32. */
-enum mpp_op_compute { MPP_COMPUTE_AS_IS, MPP_COMPUTE_LOW, MPP_COMPUTE_WIDE };
+enum mpp_op_compute { MPP_COMPUTE_AS_IS, MPP_COMPUTE_NARROW, MPP_COMPUTE_LOW, MPP_COMPUTE_WIDE };
 
 /* ---- shape inference: the op's inputs -> its rule ---- */
 struct mpp_shape_in {

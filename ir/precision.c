@@ -169,7 +169,7 @@ static enum mpp_status convert_op(struct precision *p, mpp_id o)
 {
     const struct mpp_op_info *info = mpp_op_info(p->g->ops[o].kind);
     enum mpp_dtype type = operand_type(p, &p->g->ops[o]);
-    bool mixes = info->cls == MPP_CLASS_ELEMENTWISE && info->compute == MPP_COMPUTE_AS_IS;
+    bool mixes = info->cls == MPP_CLASS_ELEMENTWISE && info->compute != MPP_COMPUTE_WIDE;
     for (int k = 0; k < p->g->ops[o].n_in && !mixes; k++) {
         mpp_id t = p->g->ops[o].in[k];
         if (!is_float(p, t))

@@ -216,20 +216,21 @@ enum mpp_status mpp_shape_same_dtype(const struct mpp_shape_in *in, bool floats,
     return MPP_OK;
 }
 
-enum mpp_status mpp_shape_widest(const struct mpp_shape_in *in, enum mpp_dtype *out)
+enum mpp_status mpp_shape_mixed(const struct mpp_shape_in *in, enum mpp_dtype *out)
 {
-    enum mpp_dtype any = MPP_F32, shaped = MPP_I32; /* i32: none yet */
+    bool narrow = mpp_op_info(in->op->kind)->compute == MPP_COMPUTE_NARROW;
+    int shaped = -1;              /* what decides so far: its number of dimensions > 0 */
+    *out = MPP_F32;
     for (int k = 0; k < in->op->n_in; k++) {
         if (!is_given(in, k))
             return MPP_INVALID;
         const struct mpp_gtensor *t = mpp_shape_input(in, k);
         if (!mpp_dtype_is_float(t->dtype) && !has_dtype(in, k, MPP_F32))
             return MPP_INVALID;
-        any = k == 0 || t->dtype == MPP_F32 ? t->dtype : any;
-        if (t->n_dims > 0)
-            shaped = shaped == MPP_I32 || t->dtype == MPP_F32 ? t->dtype : shaped;
+        bool counts = (t->n_dims > 0) > shaped || ((t->n_dims > 0) == shaped && narrow == (t->dtype != MPP_F32));
+        shaped = (t->n_dims > 0) > shaped ? t->n_dims > 0 : shaped;
+        *out = counts ? t->dtype : *out;
     }
-    *out = shaped == MPP_I32 ? any : shaped;
     return MPP_OK;
 }
 

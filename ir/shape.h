@@ -44,8 +44,9 @@ const char *mpp_dims_text(struct mpp_arena *arena, const struct mpp_gtensor *t);
 /* All inputs present, of one dtype, which every output gets. FLOATS: that must be a floating-point type. */
 enum mpp_status mpp_shape_same_dtype(const struct mpp_shape_in *in, bool floats, int n_out, enum mpp_dtype *out_dtype);
 
-/* All inputs present and floating-point. *OUT: the widest type of those that have dimensions (of all, where none has). */
-enum mpp_status mpp_shape_widest(const struct mpp_shape_in *in, enum mpp_dtype *out);
+/* All inputs present and floating-point. *OUT: the widest type of those that have dimensions (of all, where none has); the
+ * narrowest where the row says so. */
+enum mpp_status mpp_shape_mixed(const struct mpp_shape_in *in, enum mpp_dtype *out);
 
 /* Set rule->linear: the row is, and every input is given and floating-point. */
 void mpp_shape_set_linear(const struct mpp_shape_in *in, struct mpp_rule *rule);

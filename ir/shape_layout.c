@@ -86,7 +86,7 @@ enum mpp_status mpp_shape_broadcast(const struct mpp_shape_in *in, struct mpp_ru
     const char *expr = mpp_op_info(op->kind)->expr;
     bool computes = !expr || strcmp(expr, "a") != 0; /* else it only hands the value on */
     if (computes)
-        MPP_TRY(mpp_shape_widest(in, out_dtype));
+        MPP_TRY(mpp_shape_mixed(in, out_dtype));
     else
         MPP_TRY(mpp_shape_same_dtype(in, false, 1, out_dtype));
     mpp_rule_begin(in, 1, out);
