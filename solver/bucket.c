@@ -34,16 +34,26 @@ struct mpp_pw_bucket {
 struct planner {
     const struct mpp_pw_relax *r;
     struct mpp_pw_random *random;
+    struct mpp_arena *arena;
     int32_t n;                    /* members */
     const int32_t *member;
     int32_t *number;              /* [r->n] among the members, -1: none */
-    bool *near;                   /* [n][n] */
+    int32_t **near, *n_near;      /* [n] neighbours that are left */
+    size_t *near_cap;
+    int32_t *mark;                /* [n] scratch: who looked last */
     bool *out, *held;             /* [n] */
     double *log_n, *size;         /* [n] of choices; of the table if it were eliminated now */
     double *taste, *weight;       /* [n] drawn once: how early a vertex is eliminated, how readily held */
     int32_t n_order, *order;      /* members */
     int32_t **scope, *n_scope;    /* [n] members, at elimination */
-    int32_t *list;                /* [n] scratch */
+    struct offer *heap;           /* least size first; those whose size has changed since are passed over */
+    size_t n_heap, heap_cap;
+    int64_t work;
+};
+
+struct offer {
+    double size;
+    int32_t member;
 };
 
 static double draw_unit(struct mpp_pw_random *random)
@@ -61,52 +71,87 @@ static int32_t far_end(const struct mpp_pw_link *x, int32_t i)
     return x->a == i ? x->b : x->a;
 }
 
-static int32_t neighbours(const struct planner *p, int32_t m)
+static bool before(const struct offer *a, const struct offer *b)
 {
-    int32_t n = 0;
-    for (int32_t u = 0; u < p->n; u++)
-        if (p->near[(int64_t)m * p->n + u])
-            p->list[n++] = u;
-    return n;
+    return a->size != b->size ? a->size < b->size : a->member < b->member;
+}
+
+static void make_offer(struct planner *p, int32_t m)
+{
+    struct offer x = {p->size[m] + p->taste[m], m};
+    p->heap = mpp_arena_grow(p->arena, p->heap, &p->heap_cap, p->n_heap + 1, sizeof *p->heap);
+    size_t at = p->n_heap++;
+    for (; at > 0 && before(&x, &p->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        p->heap[at] = p->heap[(at - 1) / 2];
+    p->heap[at] = x;
+}
+
+static struct offer take_offer(struct planner *p)
+{
+    struct offer top = p->heap[0], x = p->heap[--p->n_heap];
+    size_t at = 0;
+    for (;;) {
+        size_t child = 2 * at + 1;
+        if (child + 1 < p->n_heap && before(&p->heap[child + 1], &p->heap[child]))
+            child++;
+        if (child >= p->n_heap || !before(&p->heap[child], &x))
+            break;
+        p->heap[at] = p->heap[child];
+        at = child;
+    }
+    p->heap[at] = x;
+    return top;
 }
 
 static void measure(struct planner *p, int32_t m)
 {
     double sum = p->log_n[m];
-    for (int32_t u = 0; u < p->n; u++)
-        sum += p->near[(int64_t)m * p->n + u] ? p->log_n[u] : 0;
+    for (int32_t i = 0; i < p->n_near[m]; i++)
+        sum += p->log_n[p->near[m][i]];
     p->size[m] = sum;
 }
 
-static void part(struct planner *p, int32_t m, int32_t u)
+static void meet(struct planner *p, int32_t m, int32_t u)
 {
-    p->near[(int64_t)m * p->n + u] = p->near[(int64_t)u * p->n + m] = false;
+    p->near[m] = mpp_arena_grow(p->arena, p->near[m], &p->near_cap[m], (size_t)p->n_near[m] + 1, sizeof *p->near[m]);
+    p->near[m][p->n_near[m]++] = u;
 }
 
-static void eliminate(struct planner *p, int32_t m, struct mpp_arena *arena)
+/* M forgets GONE; with WITH, it meets those of them that it does not know. */
+static void rewire(struct planner *p, int32_t m, int32_t gone, const int32_t *with, int32_t n_with)
 {
-    int32_t n = neighbours(p, m);
-    for (int32_t i = 0; i < n; i++) {
-        part(p, m, p->list[i]);
-        for (int32_t j = 0; j < n; j++)
-            if (i != j)
-                p->near[(int64_t)p->list[i] * p->n + p->list[j]] = true;
-    }
+    int32_t n = 0, *near = p->near[m];
+    for (int32_t i = 0; i < p->n_near[m]; i++)
+        if (near[i] != gone) {
+            near[n++] = near[i];
+            p->mark[near[i]] = m;
+        }
+    p->work += p->n_near[m] + n_with;
+    p->n_near[m] = n;
+    for (int32_t i = 0; i < n_with; i++)
+        if (with[i] != m && p->mark[with[i]] != m)
+            meet(p, m, with[i]);
+    for (int32_t i = 0; i < p->n_near[m]; i++)
+        p->mark[p->near[m][i]] = -1;
+    measure(p, m);
+    make_offer(p, m);
+}
+
+static void eliminate(struct planner *p, int32_t m)
+{
+    int32_t n = p->n_near[m];
     for (int32_t i = 0; i < n; i++)
-        measure(p, p->list[i]);
+        rewire(p, p->near[m][i], m, p->near[m], n);
     p->out[m] = true;
-    p->scope[m] = mpp_arena_memdup(arena, p->list, (size_t)n * sizeof *p->list);
+    p->scope[m] = p->near[m];
     p->n_scope[m] = n;
     p->order[p->n_order++] = m;
 }
 
 static void hold(struct planner *p, int32_t m)
 {
-    int32_t n = neighbours(p, m);
-    for (int32_t i = 0; i < n; i++) {
-        part(p, m, p->list[i]);
-        p->size[p->list[i]] -= p->log_n[m];
-    }
+    for (int32_t i = 0; i < p->n_near[m]; i++)
+        rewire(p, p->near[m][i], m, NULL, 0);
     p->out[m] = p->held[m] = true;
 }
 
@@ -126,28 +171,30 @@ static int32_t hub(const struct planner *p, const bool *must)
     return best;
 }
 
-static void plan(struct planner *p, const bool *must, double limit, struct mpp_arena *arena)
+static void plan(struct planner *p, const bool *must, double limit)
 {
-    for (int32_t left = p->n; left > 0; left--) {
-        int32_t best = -1;
-        double least = HUGE_VAL;
-        for (int32_t m = 0; m < p->n; m++)
-            if (!p->out[m] && p->size[m] + p->taste[m] < least) {
-                least = p->size[m] + p->taste[m];
-                best = m;
-            }
-        if (p->size[best] > log(limit))
+    while (p->n_heap > 0) {
+        struct offer x = take_offer(p);
+        if (p->out[x.member] || x.size != p->size[x.member] + p->taste[x.member])
+            continue;
+        if (p->size[x.member] > log(limit))
             hold(p, hub(p, must));
         else
-            eliminate(p, best, arena);
+            eliminate(p, x.member);
+        if (!p->out[x.member])
+            make_offer(p, x.member);
     }
 }
 
-static void prepare(struct planner *p, struct mpp_arena *arena)
+static void prepare(struct planner *p)
 {
+    struct mpp_arena *arena = p->arena;
     p->number = mpp_arena_array(arena, p->r->n, int32_t);
     memset(p->number, 0xff, (size_t)p->r->n * sizeof *p->number);
-    p->near = mpp_arena_array(arena, (int64_t)p->n * p->n, bool);
+    p->near = mpp_arena_array(arena, p->n, int32_t *);
+    p->n_near = mpp_arena_array(arena, p->n, int32_t);
+    p->near_cap = mpp_arena_array(arena, p->n, size_t);
+    p->mark = mpp_arena_array(arena, p->n, int32_t);
     p->out = mpp_arena_array(arena, p->n, bool);
     p->held = mpp_arena_array(arena, p->n, bool);
     p->log_n = mpp_arena_array(arena, p->n, double);
@@ -157,22 +204,25 @@ static void prepare(struct planner *p, struct mpp_arena *arena)
     p->order = mpp_arena_array(arena, p->n, int32_t);
     p->scope = mpp_arena_array(arena, p->n, int32_t *);
     p->n_scope = mpp_arena_array(arena, p->n, int32_t);
-    p->list = mpp_arena_array(arena, p->n, int32_t);
-    for (int32_t m = 0; m < p->n; m++)
+    for (int32_t m = 0; m < p->n; m++) {
         p->number[p->member[m]] = m;
+        p->log_n[m] = log(p->r->vertex[p->member[m]].n);
+    }
     for (int32_t m = 0; m < p->n; m++) {
         const struct mpp_pw_vertex *v = &p->r->vertex[p->member[m]];
-        p->log_n[m] = log(v->n);
+        p->mark[m] = -1;
         p->taste[m] = draw_unit(p->random);
         p->weight[m] = draw_unit(p->random);
         for (int32_t j = 0; j < v->n_before + v->n_after; j++) {
             int32_t u = p->number[far_end(&p->r->link[link_at(v, j)], p->member[m])];
             if (u >= 0)
-                p->near[(int64_t)m * p->n + u] = true;
+                meet(p, m, u);
         }
     }
-    for (int32_t m = 0; m < p->n; m++)
+    for (int32_t m = 0; m < p->n; m++) {
         measure(p, m);
+        make_offer(p, m);
+    }
 }
 
 /* ---- the tables ---------------------------------------------------------------------------------------------------- */
@@ -298,11 +348,11 @@ struct mpp_pw_buckets *mpp_pw_buckets_new(const struct mpp_pw_relax *r, const in
 {
     struct mpp_arena *arena = mpp_arena_scratch(r->arena), *scratch = mpp_arena_scratch(r->arena);
     struct mpp_pw_buckets *b = mpp_arena_array(arena, 1, struct mpp_pw_buckets);
-    struct planner p = {.r = r, .random = random, .n = n_members, .member = member};
+    struct planner p = {.r = r, .random = random, .arena = scratch, .n = n_members, .member = member};
     *b = (struct mpp_pw_buckets){.arena = arena, .r = r};
-    prepare(&p, scratch);
-    plan(&p, must, limit, scratch);
-    b->planning = (int64_t)n_members * n_members;
+    prepare(&p);
+    plan(&p, must, limit);
+    b->planning = p.work;
     b->n = p.n_order;
     b->bucket = mpp_arena_array(arena, b->n, struct mpp_pw_bucket);
     b->alone = mpp_arena_array(arena, b->n, double *);

@@ -42,6 +42,7 @@ struct mpp_pairwise {
     mpp_i128 objective, bound;
     int64_t work;                 /* of relaxations that are freed */
     struct mpp_pw_relax *relax;
+    struct mpp_pw_blocks *blocks; /* of relax; NULL: none yet */
     struct mpp_pairwise_info info;
     double reported_s;
 };
@@ -164,6 +165,7 @@ void mpp_pairwise_free(struct mpp_pairwise *solver)
 {
     if (solver == NULL)
         return;
+    mpp_pw_blocks_free(solver->blocks);
     mpp_pw_relax_free(solver->relax);
     mpp_pw_graph_free(solver->g);
     mpp_arena_free(solver->arena);
@@ -339,6 +341,8 @@ static void offer_vertices(struct mpp_pairwise *s, const int32_t *choice)
 static void forget_relax(struct mpp_pairwise *s)
 {
     s->work += s->relax != NULL ? s->relax->work : 0;
+    mpp_pw_blocks_free(s->blocks);
+    s->blocks = NULL;
     mpp_pw_relax_free(s->relax);
     s->relax = NULL;
 }
@@ -658,6 +662,28 @@ static void descend(struct mpp_pairwise *s, int64_t work, bool fresh)
     mpp_arena_free(scratch);
 }
 
+/* Choices and prices that follow each other, until now from where they were; what is better elsewhere is taken up. */
+static void follow(struct mpp_pairwise *s, int64_t work)
+{
+    struct mpp_pw_relax *r = s->relax;
+    struct mpp_arena *scratch = mpp_arena_scratch(r->arena);
+    int32_t *choice = mpp_arena_array(scratch, r->n, int32_t);
+    int64_t end = r->work + work;
+    (void)mpp_pw_relax_sweep(r, false, choice);
+    if (s->blocks == NULL)
+        s->blocks = mpp_pw_blocks_new(r, choice, &s->random);
+    for (int32_t i = 0; i < r->n && s->has_local; i++)
+        choice[i] = s->local[r->vertex[i].node];
+    mpp_pw_blocks_offer(s->blocks, choice);
+    while (r->work < end && !finished(s)) {
+        mpp_pw_blocks_run(s->blocks, work / 20 + 1, &s->watch);
+        if (mpp_pw_blocks_best(s->blocks) != NULL)
+            offer_vertices(s, mpp_pw_blocks_best(s->blocks));
+        tell(s, false);
+    }
+    mpp_arena_free(scratch);
+}
+
 /* Many starts, where the problem is small enough for moves that settle most of it. */
 static void restart(struct mpp_pairwise *s, int64_t work)
 {
@@ -828,6 +854,7 @@ static bool search(struct mpp_pairwise *s, int *round)
         ascend(s, starts ? START_STEPS : SETTLING_SWEEPS, length);
         length *= starts ? 1 : SHORTER;
         descend(s, starts ? START_WORK : SEARCH_WORK, starts);
+        follow(s, SEARCH_WORK);
         restart(s, SEARCH_WORK);
         if (!starts && s->has_local && !s->set.no_windows && !s->set.no_glpk)
             try_windows(s, SEARCH_WORK, &pairs);

@@ -6,6 +6,7 @@
  *     times.c      memory rows: which times can bind, which imply others
  *     relax.c      the dual bound: message passing under prices, reduced costs
  *     descent.c    good choices: trees of nodes settled at once, under prices and within memory
+ *     blocks.c     the same for most of the problem at once, while prices follow
  *     window.c     part of a problem, all else held
  *     exact.c      GLPK on what is left
  *     glpk_env.c   GLPK's environment
@@ -232,6 +233,16 @@ struct mpp_pw_descent *mpp_pw_descent_new(struct mpp_pw_relax *r, const int32_t 
 void mpp_pw_descent_free(struct mpp_pw_descent *d);
 void mpp_pw_descent_run(struct mpp_pw_descent *d, int64_t work, const struct mpp_pw_watch *watch);
 const int32_t *mpp_pw_descent_best(const struct mpp_pw_descent *d); /* [r->n], NULL: nothing fitted yet */
+
+/* ---- large blocks (blocks.c) ----------------------------------------------------------------------------- */
+
+/* Choices and prices follow each other, from CHOICE and the relaxation's prices. */
+struct mpp_pw_blocks;
+struct mpp_pw_blocks *mpp_pw_blocks_new(struct mpp_pw_relax *r, const int32_t *choice, struct mpp_pw_random *random);
+void mpp_pw_blocks_free(struct mpp_pw_blocks *b);
+void mpp_pw_blocks_offer(struct mpp_pw_blocks *b, const int32_t *choice); /* go on from there if it is better */
+void mpp_pw_blocks_run(struct mpp_pw_blocks *b, int64_t work, const struct mpp_pw_watch *watch); /* about WORK entries */
+const int32_t *mpp_pw_blocks_best(const struct mpp_pw_blocks *b); /* [r->n], NULL: nothing fitted yet */
 
 /* ---- windows (window.c) ---------------------------------------------------------------------------------- */
 
