@@ -498,6 +498,12 @@ int mpp_pins_candidates(struct mpp_arena *arena, int n, bool homogeneous, const 
                         struct mpp_candidate **out)
 {
     struct list l = {.arena = arena};
+    int64_t all = 1;
+    for (int a = 0; a < p->mesh.n_axes; a++)
+        all *= p->mesh.size[a];
+    *out = NULL;
+    if ((p->dp && n % p->dp) || (p->tp && n % p->tp) || (p->dp && p->tp && n != p->dp * p->tp) || (p->mesh.n_axes && all != n))
+        return 0;                 /* a stage of other sizes than the pins ask for */
     int dp = p->dp ? p->dp : p->tp && (p->zero >= 0 || p->micro_batch) ? n / p->tp : 0;
     bool wants_model = p->sequence_parallel == 1 || p->vocab_parallel == 1;
     if (p->mesh.n_axes > 0) {

@@ -31,6 +31,39 @@ static mpp_id operand_tensor(const struct mpp_group *group, int o)
 
 /* ---- facts about the graph ---- */
 
+static void note_residual(struct mpp_pin_rules *r, const struct mpp_gtensor *t)
+{
+    r->n_residual = t->n_dims;
+    for (int d = 0; d < t->n_dims; d++)
+        r->residual[d] = t->dims[d].name;
+    r->sequence = t->n_dims > 2 && t->dims[1].per_batch == 0 ? t->dims[1].name : NULL;
+}
+
+/* The most ids that an input of the model may be below; 0: it takes no ids. */
+static int64_t most_ids(const struct mpp_graph *g)
+{
+    int64_t most = 0;
+    for (int i = 0; g->model && i < g->model->n_inputs; i++)
+        most = g->model->inputs[i].limit > most ? g->model->inputs[i].limit : most;
+    return most;
+}
+
+/* A stage without the model's first layers: what comes from another stage is the residual stream, and a parameter of as
+ * many rows as there are ids is the table, which may be tied to the output. */
+static void find_names_of_stage(struct mpp_pin_rules *r)
+{
+    const struct mpp_graph *g = r->graph;
+    int64_t ids = most_ids(g);
+    for (int i = 0; i < g->n_ops; i++) {
+        const struct mpp_gtensor *t = g->ops[i].n_out > 0 ? &g->tensors[g->ops[i].out[0]] : NULL;
+        if (g->ops[i].kind == MPP_OP_RECV && mpp_dtype_is_float(t->dtype) && t->n_dims > r->n_residual && t->dims[0].per_batch > 0)
+            note_residual(r, t);
+    }
+    for (mpp_id t = 0; t < g->n_tensors && ids > 0 && !r->vocab; t++)
+        if (g->tensors[t].role == MPP_ROLE_PARAM && g->tensors[t].n_dims > 0 && g->tensors[t].dims[0].size == ids)
+            r->vocab = g->tensors[t].dims[0].name;
+}
+
 /* Tables are what ids index: their rows are the vocabulary, their output is the residual stream. */
 static void find_names(struct mpp_pin_rules *r)
 {
@@ -47,16 +80,15 @@ static void find_names(struct mpp_pin_rules *r)
         }
         if (op->phase != MPP_PHASE_FORWARD || !ids || table < 0)
             continue;
-        const struct mpp_gtensor *t = &g->tensors[op->in[table]], *out = &g->tensors[op->out[0]];
+        const struct mpp_gtensor *t = &g->tensors[op->in[table]];
         if (t->n_dims < 1 || t->dims[0].size <= rows || !t->dims[0].name)
             continue;
         rows = t->dims[0].size;
         r->vocab = t->dims[0].name;
-        r->n_residual = out->n_dims;
-        for (int d = 0; d < out->n_dims; d++)
-            r->residual[d] = out->dims[d].name;
-        r->sequence = out->n_dims > 2 && out->dims[1].per_batch == 0 ? out->dims[1].name : NULL;
+        note_residual(r, &g->tensors[op->out[0]]);
     }
+    if (rows == 0)
+        find_names_of_stage(r);
 }
 
 static void find_gradients(struct mpp_arena *arena, struct mpp_pin_rules *r)
@@ -175,8 +207,9 @@ static bool needs_mesh_roles(const struct mpp_pin_rules *r, struct mpp_arena *ar
                                   : "sequence_parallel=true: the model has no sequence dimension";
         return false;
     }
-    if (p->vocab_parallel == 1 && (!r->vocab || r->c.model_axis < 0)) {
-        *out_reason = r->vocab ? "vocab_parallel=true splits over the model axis, and there is none"
+    bool vocabulary = r->vocab || most_ids(r->graph) > 0;    /* maybe of another stage */
+    if (p->vocab_parallel == 1 && (!vocabulary || r->c.model_axis < 0)) {
+        *out_reason = vocabulary ? "vocab_parallel=true splits over the model axis, and there is none"
                                : "vocab_parallel=true: the model has no vocabulary";
         return false;
     }
