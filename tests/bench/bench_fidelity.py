@@ -81,6 +81,8 @@ def arguments(row):
             f"sequence_parallel={'true' if row['seq_parallel'] == '1' else 'false'}", f"zero={row['zero'] or 0}"]
     if row["vpp"] not in ("", "1"):
         pins.append(f"interleave={row['vpp']}")
+    elif row["pp"] != "1":
+        pins.append("schedule=1f1b")
     if tp > 1:
         pins.append("vocab_parallel=true")
     out = [MPPLAN, str(ROOT / "models" / ("bert.xml" if bert else "gpt.xml"))]
