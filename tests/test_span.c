@@ -311,6 +311,30 @@ static const char *printed(const struct mpp_graph *g, struct mpp_arena *arena)
     return copy;
 }
 
+/* What crosses the border may be split in any dimension, and is never a partial sum; it has the shape of its maker. */
+static void check_transfers(const struct model *m, const struct mpp_graph *span)
+{
+    const struct mpp_mesh two = {1, {2, 1, 1}, {"a"}};
+    for (mpp_id o = 0; o < span->n_ops; o++) {
+        const struct mpp_gop *op = &span->ops[o];
+        if (op->kind != MPP_OP_RECV && op->kind != MPP_OP_SEND)
+            continue;
+        const struct mpp_gtensor *t = &span->tensors[op->n_in ? op->in[0] : op->out[0]];
+        mpp_id origin = find(m->g, t->name);
+        check(origin >= 0 && m->g->tensors[origin].dtype == t->dtype && mpp_tensor_count(&m->g->tensors[origin]) == mpp_tensor_count(t),
+              "%s: %s is another tensor", m->title, t->name);
+        int n = 0;
+        for (int d = 0; d < t->n_dims; d++)
+            n += t->dims[d].size > 1 || t->dims[d].per_batch;
+        check(op->rule->n_factors == n && mpp_op_flops(span, op) == 0, "%s: %s has %d factors", m->title, op->name,
+              op->rule->n_factors);
+        for (int f = 0; f < n; f++)
+            check(op->rule->factor[f].kind == MPP_FACTOR_FREE, "%s: factor %d of %s", m->title, f, op->name);
+        check(!mpp_split_legal(op->rule, &two, (struct mpp_split){{MPP_PARTIAL, MPP_WHOLE, MPP_WHOLE}}), "%s: %s of partial sums",
+              m->title, op->name);
+    }
+}
+
 /* All layers are the graph after "fuse"; what is printed of a span can be read back. */
 static void check_whole(const struct model *m)
 {
@@ -323,6 +347,7 @@ static void check_whole(const struct model *m)
     for (int first = 0; first < l->n_layers; first++) {
         check(mpp_span_extract(m->arena, m->diag, m->g, l, first, l->n_layers - 1, MPP_RECOMPUTE_FULL, &span) == MPP_OK,
               "%s: from layer %d", m->title, first);
+        check_transfers(m, span);
         const char *text = printed(span, m->arena);
         bool read = mpp_graph_parse(m->arena, m->diag, "span", text, strlen(text), &copy) == MPP_OK;
         check(read && strcmp(printed(copy, m->arena), text) == 0, "%s: layers from %d do not read back", m->title, first);
