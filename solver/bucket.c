@@ -10,6 +10,7 @@
 #include <string.h>
 
 static const double MUST_STAY = 1e9;
+enum { WORK_PER_PLAN = 2000 }; /* in entries of tables, by its time */
 
 struct factor {
     const double *table;
@@ -352,7 +353,7 @@ struct mpp_pw_buckets *mpp_pw_buckets_new(const struct mpp_pw_relax *r, const in
     *b = (struct mpp_pw_buckets){.arena = arena, .r = r};
     prepare(&p);
     plan(&p, must, limit);
-    b->planning = p.work;
+    b->planning = p.work + WORK_PER_PLAN;
     b->n = p.n_order;
     b->bucket = mpp_arena_array(arena, b->n, struct mpp_pw_bucket);
     b->alone = mpp_arena_array(arena, b->n, double *);

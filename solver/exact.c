@@ -14,7 +14,7 @@
 
 enum { ROWS_AT_ONCE = 20, APART = 50, MOST_ROUNDS = 200 };
 enum { STEPS_PER_TRY = 200, WORK_PER_STEP = 8 };
-static const double VIOLATED = 1e-7;
+static const double VIOLATED = 1e-7, VIOLATED_IN_TREE = 1e-6; /* relative; the latter above what GLPK lets pass */
 
 struct exact {
     struct mpp_pw_graph *g;
@@ -24,13 +24,15 @@ struct exact {
     double scale;
     int64_t limit;                /* what costs as much by itself is in nothing of use; it would spoil GLPK's numbers */
     int32_t *first_col;           /* [n_nodes] of x[i,0], 1-based */
-    bool *has_row;                /* [n_rows] is in the program */
+    bool in_tree;
+    bool *has_row;                /* [n_rows] is in the root's program, and so in all; a row of the tree is in one part of it */
     int32_t *glpk_row;            /* [n_rows] where */
     double *usage;                /* [n_rows + 1] */
     int *index;
     double *value;                /* [columns + 1] */
     int32_t *trial;               /* [n_nodes] */
     double tree_bound;
+    int steps;                    /* of the simplex method that are in work */
     bool stopped, misjudged;
     jmp_buf escape;
 };
@@ -160,7 +162,7 @@ static void add_memory_row(struct exact *x, int32_t t)
     int row = glp_add_rows(x->lp, 1);
     glp_set_row_bnds(x->lp, row, GLP_UP, 0, capacity * unit);
     glp_set_mat_row(x->lp, row, len, x->index, x->value);
-    x->has_row[t] = true;
+    x->has_row[t] = !x->in_tree;
     x->glpk_row[t] = row;
 }
 
@@ -171,7 +173,7 @@ static int add_violated(struct exact *x)
     measure(x);
     while (added < ROWS_AT_ONCE) {
         int32_t worst = -1;
-        double most = VIOLATED;
+        double most = x->in_tree ? VIOLATED_IN_TREE : VIOLATED;
         for (int32_t t = 0; t < x->g->n_rows; t++) {
             double capacity = (double)x->g->capacity[t], by = (x->usage[t] - capacity) / (capacity > 1 ? capacity : 1);
             if (!x->has_row[t] && by > most) {
@@ -237,6 +239,20 @@ static int64_t whole_bound(const struct exact *x, double objective)
     return b < 0 ? 0 : b > 0x1p58 ? (int64_t)1 << 58 : (int64_t)b;
 }
 
+static void count_steps(struct exact *x)
+{
+    int steps = glp_get_it_cnt(x->lp);
+    if (steps < x->steps)
+        x->steps = 0;
+    x->x->work += (int64_t)(steps - x->steps) * glp_get_num_rows(x->lp) * WORK_PER_STEP;
+    x->steps = steps;
+}
+
+static bool spent(const struct exact *x)
+{
+    return x->x->watch->expired(x->x->watch->context) || (x->x->work_limit > 0 && x->x->work >= x->x->work_limit);
+}
+
 static void callback(glp_tree *tree, void *info)
 {
     struct exact *x = info;
@@ -253,7 +269,8 @@ static void callback(glp_tree *tree, void *info)
         int node = glp_ios_best_node(tree);
         if (node != 0)
             x->tree_bound = glp_ios_node_bound(tree, node);
-        if (x->x->watch->expired(x->x->watch->context) || whole_bound(x, x->tree_bound) >= x->x->upper) {
+        count_steps(x);
+        if (spent(x) || whole_bound(x, x->tree_bound) >= x->x->upper) {
             x->stopped = true;
             glp_ios_terminate(tree);
         }
@@ -266,8 +283,8 @@ static void callback(glp_tree *tree, void *info)
 
 static int step_simplex(struct exact *x, const glp_smcp *set)
 {
-    int before = glp_get_it_cnt(x->lp), code = glp_simplex(x->lp, set);
-    x->x->work += (int64_t)(glp_get_it_cnt(x->lp) - before) * glp_get_num_rows(x->lp) * WORK_PER_STEP;
+    int code = glp_simplex(x->lp, set);
+    count_steps(x);
     return code;
 }
 
@@ -282,7 +299,7 @@ static bool solve_root(struct exact *x)
     glp_adv_basis(x->lp, 0);
     for (int round = 0; round < MOST_ROUNDS; round++) {
         int code = step_simplex(x, &set);
-        while (code == GLP_EITLIM && !x->x->watch->expired(x->x->watch->context))
+        while (code == GLP_EITLIM && !spent(x))
             code = step_simplex(x, &set);
         if (code != 0 || glp_get_status(x->lp) != GLP_OPT)
             return false;
@@ -342,6 +359,7 @@ static void branch(struct exact *x)
     set.cb_info = x;
     set.tol_obj = 1e-9;
     x->tree_bound = glp_get_obj_val(x->lp);
+    x->in_tree = true;
     int code = glp_intopt(x->lp, &set), status = glp_mip_status(x->lp);
     int64_t bound = whole_bound(x, x->tree_bound);
     if (code == 0 && !x->stopped && !x->misjudged && (status == GLP_OPT || status == GLP_NOFEAS)) {

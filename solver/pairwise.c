@@ -12,7 +12,7 @@
 
 /* Pairs up to which the linear program is worth its time: for prices at once, for branch and cut with a long breath. */
 static const int64_t LP_PAIRS = 20000, EXACT_PAIRS = 60000, MANY_PAIRS = 100000;
-static const int64_t SEARCH_WORK = INT64_C(2000000000), WINDOW_WORK = 200000000, DESCENT_WORK = 200, START_WORK = 500000000, PROBE_WORK = INT64_C(3000000000);
+static const int64_t SEARCH_WORK = INT64_C(2000000000), RESTART_WORK = INT64_C(5000000000), WINDOW_WORK = 200000000, DESCENT_WORK = 200, START_WORK = 500000000, EXACT_WORK = INT64_C(10000000000), PROBE_WORK = INT64_C(3000000000);
 enum { MOST_DENSE = 400, WINDOW_CHOICES = 16, FIRST_WINDOW_PAIRS = 3000, LEAST_WINDOW_PAIRS = 300, MOST_WINDOW_PAIRS = 15000 };
 enum { ASCENT_STEPS = 300, ASCENT_STEPS_MANY = 100, PATIENCE = 10, SETTLING_SWEEPS = 20, WARMING_SWEEPS = 10, MOST_STAGES = 50, STARTS = 6, START_STEPS = 25, WIDER = 4,
        WORTH_A_STAGE = 50, EXACT_NODES = 400 };
@@ -577,11 +577,11 @@ static void confirm(struct mpp_pairwise *s)
         exhaust(s);
 }
 
-/* Branch and cut. True if nothing is left below the limit, or something better was found. */
-static bool exact(struct mpp_pairwise *s)
+/* Branch and cut, for about WORK (0: to the end). True if nothing is left below the limit, or something better was found. */
+static bool exact(struct mpp_pairwise *s, int64_t work)
 {
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
-    struct mpp_pw_exact x = {.upper = upper_of(s), .watch = &s->watch};
+    struct mpp_pw_exact x = {.upper = upper_of(s), .watch = &s->watch, .work_limit = work};
     x.choice = mpp_arena_array(scratch, s->p->n_nodes, int32_t);
     mpp_pw_exact_solve(s->g, &x);
     s->work += x.work;
@@ -721,7 +721,7 @@ static bool stage(struct mpp_pairwise *s, int number)
         presolve(s);
         return !finished(s);
     }
-    return pairs <= LP_PAIRS && !s->set.no_glpk && exact(s) && !finished(s); /* again around a better answer */
+    return pairs <= LP_PAIRS && !s->set.no_glpk && exact(s, 0) && !finished(s); /* again around a better answer */
 }
 
 static void run_stages(struct mpp_pairwise *s)
@@ -822,13 +822,14 @@ static void try_windows(struct mpp_pairwise *s, int64_t work, double *pairs)
     mpp_arena_free(scratch);
 }
 
-/* Probing, then branch and cut, where the problem is small enough for them. */
-static void settle_small(struct mpp_pairwise *s)
+/* Probing, then branch and cut, where the problem is small enough for them. The later the ROUND, the more
+ * time is given to the latter. */
+static void settle_small(struct mpp_pairwise *s, int round)
 {
     if (!finished(s) && (s->set.rules & MPP_PAIRWISE_REDUCED_COST) && s->info.last.pairs <= MANY_PAIRS)
         probe_upward(s);
     if (!finished(s) && s->info.last.pairs <= EXACT_PAIRS && !s->set.no_glpk)
-        (void)exact(s);
+        (void)exact(s, s->set.no_descent ? 0 : EXACT_WORK * (round + 1));
 }
 
 /* Are there now so many choices and pairs that no better answer can hold that it is worth starting again without them? */
@@ -855,7 +856,7 @@ static bool search(struct mpp_pairwise *s, int *round)
         length *= starts ? 1 : SHORTER;
         descend(s, starts ? START_WORK : SEARCH_WORK, starts);
         follow(s, SEARCH_WORK);
-        restart(s, SEARCH_WORK);
+        restart(s, RESTART_WORK);
         if (!starts && s->has_local && !s->set.no_windows && !s->set.no_glpk)
             try_windows(s, SEARCH_WORK, &pairs);
         if (worth_fixing(s))
@@ -906,11 +907,13 @@ enum mpp_status mpp_pairwise_solve(struct mpp_pairwise *solver, int32_t *out_cho
     begin(s);
     while (sharpen(s))
         begin(s);
-    settle_small(s);
+    settle_small(s, round);
     while (!finished(s) && !s->set.no_descent && search(s, &round)) {
         run_stages(s);
-        settle_small(s);
+        settle_small(s, round);
     }
+    if (!finished(s) && s->info.last.pairs <= EXACT_PAIRS && !s->set.no_glpk)
+        (void)exact(s, 0);
     tell(s, true);
     if (proven(s))
         s->info.status = MPP_PAIRWISE_OPTIMAL;

@@ -7,6 +7,8 @@
  *     relax.c      the dual bound: message passing under prices, reduced costs
  *     descent.c    good choices: trees of nodes settled at once, under prices and within memory
  *     blocks.c     the same for most of the problem at once, while prices follow
+ *     bucket.c     most of a problem settled at once (bucket.h)
+ *     restart.c    many starts of small, dense problems (restart.h)
  *     window.c     part of a problem, all else held
  *     exact.c      GLPK on what is left
  *     glpk_env.c   GLPK's environment
@@ -280,6 +282,7 @@ struct mpp_pw_exact {
     int32_t mixed;                /* node whose choices the root's solution mixes most; -1: none */
     bool root_only;               /* in: stop after the root's linear program */
     int32_t rows, cols;
+    int64_t work_limit;           /* in; 0: none */
     int64_t work;                 /* rows x simplex steps */
 };
 

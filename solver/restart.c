@@ -12,7 +12,8 @@
 
 #include "solver/bucket.h"
 
-enum { SWINGS = 400, MOST_SWINGS = 4000, SWINGS_PER_PLAN = 4, PATIENCE = 300, RAISES = 3, MOST_LOWERED = 2, LOWER_TRIES = 8 };
+enum { SWINGS_PER_VERTEX = 2, LEAST_SWINGS = 20, SWINGS_PER_PLAN = 4, PATIENCE_PER_VERTEX = 2, RAISES = 3, MOST_LOWERED = 2, LOWER_TRIES = 8,
+       LONGER = 10 };
 static const double MOST_ENTRIES = 1e5, LEAST_ENTRIES = 1e3; /* of a table; drawn anew for each plan */
 static const double DEARER = 0.3, CHEAPER = 0.1, WORSE = 0.02; /* of a price; of the cost, that a move may make it */
 
@@ -27,6 +28,7 @@ struct mpp_pw_restart {
     int64_t cost;
     int32_t *start_best, *best;   /* [n] cheapest that fits, since the start and of all */
     int64_t start_cost, best_cost; /* MPP_PW_INF: none */
+    bool within;                  /* memory: prices no longer swing */
     int32_t n_swings, idle;       /* since the start; since something better */
     double unit;                  /* a small price */
     double *price, *sum;          /* [n_rows], [n_rows + 1] */
@@ -48,6 +50,7 @@ static void start(struct mpp_pw_restart *x)
     memset(x->price, 0, (size_t)x->r->n_rows * sizeof *x->price);
     x->start_cost = MPP_PW_INF;
     x->n_swings = x->idle = 0;
+    x->within = false;
 }
 
 struct mpp_pw_restart *mpp_pw_restart_new(struct mpp_pw_relax *r, struct mpp_pw_random *random)
@@ -163,13 +166,14 @@ static void swing(struct mpp_pw_restart *x)
         follow_usage(x);
     }
     mpp_pw_buckets_free(b);
-    if (x->n_swings < SWINGS || (x->start_cost >= MPP_PW_INF && x->n_swings < MOST_SWINGS))
+    int32_t most = SWINGS_PER_VERTEX * x->r->n + LEAST_SWINGS;
+    if (x->n_swings < most || (x->start_cost >= MPP_PW_INF && x->n_swings < LONGER * most))
         return;
     if (x->start_cost >= MPP_PW_INF) {
         start(x);
         return;
     }
-    x->n_swings = MOST_SWINGS;
+    x->within = true;
     x->cost = x->start_cost;
     memcpy(x->choice, x->start_best, (size_t)x->r->n * sizeof *x->choice);
 }
@@ -276,11 +280,11 @@ void mpp_pw_restart_run(struct mpp_pw_restart *x, int64_t work, const struct mpp
 {
     int64_t end = x->r->work + work;
     while (x->r->n > 0 && x->r->work < end && !watch->expired(watch->context)) {
-        if (x->n_swings < MOST_SWINGS)
-            swing(x);
-        else
+        if (x->within)
             reallot(x);
-        if (x->idle > PATIENCE && x->n_swings >= MOST_SWINGS)
+        else
+            swing(x);
+        if (x->within && x->idle > PATIENCE_PER_VERTEX * x->r->n)
             start(x);
     }
 }

@@ -5,10 +5,12 @@
 #include <string.h>
 
 #include "ir/diag.h"
+#include "solver/bucket.h"
 #include "solver/iopddl.h"
 #include "solver/pairwise_internal.h"
+#include "solver/restart.h"
 
-enum { MOST_NODES = 7, MOST_CHOICES = 4, N_PROBLEMS = 2000, N_HUGE = 500, SORTS = 4, HUGE = SORTS };
+enum { MOST_NODES = 7, MOST_CHOICES = 4, N_PROBLEMS = 2000, N_HUGE = 500, SORTS = 4, HUGE = SORTS, RESTART_WORK = 200000 };
 
 static int passed, failed;
 
@@ -274,6 +276,104 @@ static void test_fixing(const struct mpp_pairwise_problem *p, mpp_i128 best, int
     mpp_pw_graph_free(g);
 }
 
+/* ---- vertices settled at once ------------------------------------------------------------------------------------- */
+
+static double cost_with_prices(struct mpp_pw_relax *r, double *const *priced, const int32_t *choice)
+{
+    double sum = 0;
+    for (int i = 0; i < r->n; i++)
+        sum += r->vertex[i].cost[choice[i]] + priced[i][choice[i]];
+    for (int i = 0; i < r->n_links; i++)
+        sum += r->link[i].cost[choice[r->link[i].a] * r->link[i].n_b + choice[r->link[i].b]];
+    return sum;
+}
+
+/* The least of all choices that leave those of vertices outside the plan as they are. */
+static double least_beside_held(struct mpp_pw_relax *r, const struct mpp_pw_buckets *b, double *const *priced, const int32_t *given)
+{
+    int32_t choice[MOST_NODES];
+    double least = -1;
+    bool more = true;
+    for (int i = 0; i < r->n; i++)
+        choice[i] = b->place[i] < 0 ? given[i] : 0;
+    while (more) {
+        double c = cost_with_prices(r, priced, choice);
+        if (c < 1e300 && (least < 0 || c < least))
+            least = c;
+        more = false;
+        for (int i = 0; i < r->n && !more; i++) {
+            if (b->place[i] < 0)
+                continue;
+            if (++choice[i] < r->vertex[i].n)
+                more = true;
+            else
+                choice[i] = 0;
+        }
+    }
+    return least;
+}
+
+/* Plans of any limit, from one that holds all to one that holds nothing, some members only, some barred choices. */
+static void test_buckets(struct mpp_pw_relax *relax, int number, struct random *r, struct mpp_arena *a)
+{
+    struct mpp_pw_random random = {(uint64_t)number * 2 + 1};
+    struct mpp_pw_pool pool = {0};
+    double *priced[MOST_NODES];
+    for (int way = 0; way < 4; way++) {
+        int32_t given[MOST_NODES], choice[MOST_NODES], member[MOST_NODES], n_members = 0;
+        for (int i = 0; i < relax->n; i++) {
+            priced[i] = mpp_arena_array(a, relax->vertex[i].n, double);
+            given[i] = below(r, relax->vertex[i].n);
+            for (int k = 0; k < relax->vertex[i].n; k++)
+                priced[i][k] = below(r, 6) == 0 ? 1.0 / 0.0 : below(r, 3) * (double)below(r, 1000);
+            if (way < 2 || below(r, 4) > 0)
+                member[n_members++] = i;
+        }
+        memcpy(choice, given, sizeof choice);
+        double limit = way == 0 ? 1e9 : 1 + below(r, 100);
+        struct mpp_pw_buckets *b = mpp_pw_buckets_new(relax, member, n_members, NULL, limit, &pool, &random);
+        check(way > 0 || b->n == relax->n, "a wide limit holds nothing", number);
+        mpp_pw_buckets_settle(b, priced, choice);
+        double least = least_beside_held(relax, b, priced, given);
+        check(least < 0 || cost_with_prices(relax, priced, choice) == least, "buckets find the least", number);
+        for (int i = 0; i < relax->n; i++)
+            check(b->place[i] >= 0 || choice[i] == given[i], "what is held stays", number);
+        mpp_pw_buckets_free(b);
+    }
+    mpp_arena_free(pool.arena);
+}
+
+static bool never(void *context)
+{
+    (void)context;
+    return false;
+}
+
+/* The search from many starts alone: what it finds fits, and is the best, or nothing fits. */
+static void test_restarts(const struct mpp_pairwise_problem *p, mpp_i128 best, int number, struct random *r, struct mpp_arena *a)
+{
+    struct mpp_pw_graph *g = mpp_pw_graph_new(p, (struct mpp_pw_costs){0, MPP_PAIRWISE_FORBIDDEN}, below(r, 2) == 0 ? 0 : MPP_PAIRWISE_PROPAGATE, a);
+    mpp_pw_presolve(g);
+    struct mpp_pw_relax *relax = g->infeasible ? NULL : mpp_pw_relax_new(g, a);
+    if (relax != NULL && relax->n > 0) {
+        struct mpp_pw_random random = {(uint64_t)number * 2 + 1};
+        struct mpp_pw_watch watch = {never, NULL};
+        struct mpp_pw_restart *x = mpp_pw_restart_new(relax, &random);
+        int32_t whole[MOST_NODES] = {0};
+        mpp_pw_restart_run(x, RESTART_WORK, &watch);
+        const int32_t *found = mpp_pw_restart_best(x);
+        for (int i = 0; i < relax->n && found != NULL; i++)
+            whole[relax->vertex[i].node] = found[i];
+        if (found != NULL)
+            mpp_pw_graph_replay(g, whole);
+        check(best < 0 ? found == NULL : found != NULL && value_of(p, whole) == best, "restarts find the best", number);
+        mpp_pw_restart_free(x);
+        test_buckets(relax, number, r, a);
+    }
+    mpp_pw_relax_free(relax);
+    mpp_pw_graph_free(g);
+}
+
 /* ---- the solver ---------------------------------------------------------------------------------------------------- */
 
 static void test_solver(const struct mpp_pairwise_problem *p, mpp_i128 best, int number, struct mpp_arena *a)
@@ -362,6 +462,7 @@ int main(void)
         mpp_i128 best = exhaustive(&p);
         test_rules(&p, best, i, a);
         test_fixing(&p, best, i, &r, a);
+        test_restarts(&p, best, i, &r, a);
         test_solver(&p, best, i, a);
         test_file(&p, i, a);
         mpp_arena_free(a);
