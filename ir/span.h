@@ -15,8 +15,8 @@
 
 enum mpp_recompute {
     MPP_RECOMPUTE_NONE,
-    MPP_RECOMPUTE_SELECTIVE,      /* the insides of attention are run again in backward: a fused kernel (its result and
-                                   * its sums per row), or else what stands between its two products */
+    MPP_RECOMPUTE_SELECTIVE,      /* attention runs again in backward: a fused kernel makes its result and its row sums
+                                   * anew; unfused, its result is kept, scores and what follows them are not */
     MPP_RECOMPUTE_FULL,           /* an iteration of a repeat keeps what it reads of others, and runs again in backward;
                                    * what is outside repeats (embedding, head) runs once. In a model without repeats:
                                    * the layers that mpp_layering_make(max_layers 0) makes, but the last */
