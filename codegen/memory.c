@@ -250,24 +250,33 @@ static int64_t room(const struct mpp_buffer *b)
     return b->slots * b->bytes;
 }
 
+/* Does layer number I of buffer B hold what forward leaves for backward? */
+static bool crosses(const struct memory *m, int b, int i)
+{
+    const struct mpp_buffer *buf = &m->prog->buffers[b];
+    struct span s = m->life[b].span[i];
+    bool handed_on = buf->kind == MPP_BUF_VALUE || buf->kind == MPP_BUF_COPY;
+    bool made = handed_on ? s.first >= m->begin[MPP_PHASE_FORWARD] : buf->kind == MPP_BUF_INPUT;
+    return made && !m->life[b].once && s.first < m->begin[MPP_PHASE_BACKWARD] && s.last >= m->begin[MPP_PHASE_BACKWARD];
+}
+
 /* Several micro-batches are in flight: what forward leaves for backward has a place for each, from the first to the last
- * micro-batch. */
+ * micro-batch. A layer that leaves nothing, among others that do, has as large a place, for as long as it needs one. */
 static void find_slots(struct memory *m, int64_t in_flight)
 {
-    int first = m->begin[MPP_PHASE_FORWARD], back = m->begin[MPP_PHASE_BACKWARD], end = m->end[MPP_PHASE_BACKWARD];
-    for (int b = 0; b < m->prog->n_buffers; b++) {
-        struct mpp_buffer *buf = &m->prog->buffers[b];
-        struct life *l = &m->life[b];
-        bool kept = l->once || (buf->kind != MPP_BUF_VALUE && buf->kind != MPP_BUF_COPY && buf->kind != MPP_BUF_INPUT);
-        for (int i = 0; i < l->n && in_flight > 1 && !kept; i++) {
-            struct span s = l->span[i];
-            if (s.first <= s.last && s.first < back && s.last >= back && (s.first >= first || buf->kind == MPP_BUF_INPUT))
-                buf->slots = in_flight;
-        }
-        for (int i = 0; i < l->n && buf->slots > 1; i++)
-            if (l->span[i].first <= l->span[i].last)
-                widen(&l->span[i], first, end - 1);
-    }
+    for (int b = 0; b < m->prog->n_buffers; b++)
+        for (int i = 0; i < m->life[b].n && in_flight > 1; i++)
+            if (crosses(m, b, i)) {
+                m->prog->buffers[b].slots = in_flight;
+                widen(&m->life[b].span[i], m->begin[MPP_PHASE_FORWARD], m->end[MPP_PHASE_BACKWARD] - 1);
+            }
+}
+
+/* Bytes that layer number I of buffer B fills. */
+static int64_t filled(const struct memory *m, int b, int i)
+{
+    const struct mpp_buffer *buf = &m->prog->buffers[b];
+    return buf->slots > 1 && crosses(m, b, i) ? room(buf) : buf->bytes;
 }
 
 /* What the outside world or the next micro-batch needs lives longer than its uses show. */
@@ -356,8 +365,8 @@ static void account(struct memory *m)
     for (int b = 0; b < prog->n_buffers; b++)
         for (int i = 0; i < m->life[b].n; i++)
             if (m->life[b].span[i].first <= m->life[b].span[i].last) {
-                change[m->life[b].span[i].first] += room(&prog->buffers[b]);
-                change[m->life[b].span[i].last + 1] -= room(&prog->buffers[b]);
+                change[m->life[b].span[i].first] += filled(m, b, i);
+                change[m->life[b].span[i].last + 1] -= filled(m, b, i);
             }
     int fullest = 0;
     int64_t live = 0, most = -1;
@@ -372,7 +381,7 @@ static void account(struct memory *m)
     for (int b = 0; b < prog->n_buffers; b++)
         for (int i = 0; i < m->life[b].n; i++)
             if (overlap(m->life[b].span[i], (struct span){fullest, fullest}))
-                add_kind(&prog->memory, m, &prog->buffers[b], room(&prog->buffers[b]));
+                add_kind(&prog->memory, m, &prog->buffers[b], filled(m, b, i));
 }
 
 /* ---- frames: what the strided buffers of a layer need together ---- */
