@@ -499,6 +499,75 @@ static void fuzz_pins(int tries)
     check(odd == 0 && understood > 0, "of %d pins %d are understood, %d neither understood nor refused", tries, understood, odd);
 }
 
+static void derived(struct setup *s, double dispatch_s, double pair_s, double batch_s)
+{
+    s->cluster->device.dispatch_s = dispatch_s;
+    s->cluster->device.dispatch_pair_s = pair_s;
+    s->cluster->device.dispatch_batch_s = batch_s;
+    must(mpp_plan_derive(s->arena, s->diag, s->g, s->cluster, s->plan), "derive");
+}
+
+/* Kernels that nothing fuses wait for the host that starts them. */
+static void test_host(void)
+{
+    struct setup s;
+    pinned("tp=4,zero=0,micro_batch=4,sequence_parallel=false", 4, &s);
+    const struct mpp_stage *stage = &s.plan->stages[0];
+    struct mpp_stage_time fused = stage->time;
+    s.g->unfused = true;
+    derived(&s, 0, 0, 0);
+    check(stage->time.forward_ps == fused.forward_ps && stage->time.backward_ps == fused.backward_ps, "no host, no wait");
+    int64_t kernels[2] = {0, 0}, collectives[2] = {0, 0};
+    for (int i = 0; i < s.g->n_groups; i++) {
+        const struct mpp_group *g = &s.g->groups[i];
+        bool sum = g->n_out > 0 && s.g->tensors[g->out[0]].role == MPP_ROLE_ACCUM;
+        if (g->phase != MPP_PHASE_UPDATE && !sum)
+            kernels[g->phase == MPP_PHASE_BACKWARD]++;
+    }
+    for (int i = 0; i < stage->n_collectives; i++)
+        if (stage->collectives[i].phase != MPP_PHASE_UPDATE && stage->collectives[i].count == s.plan->micro_batches)
+            collectives[stage->collectives[i].phase == MPP_PHASE_BACKWARD]++;
+    check(collectives[0] >= 4 && collectives[1] >= 4, "tp=4: %lld and %lld collectives", (long long)collectives[0],
+          (long long)collectives[1]);
+    const int64_t second = 1000000000000;
+    derived(&s, 1, 0, 0);
+    check(stage->time.forward_ps >= (kernels[0] + collectives[0]) * second && stage->time.backward_ps >= (kernels[1] + collectives[1]) * second
+              && stage->time.forward_ps < (kernels[0] + 2 * collectives[0] + 2) * second, "a second for each kernel and collective");
+    derived(&s, 0, 1, 0);
+    check(stage->time.forward_ps >= 6 * collectives[0] * second && stage->time.forward_ps < (6 * collectives[0] + 1) * second,
+          "six pairs of four hosts: %lld collectives, %lld ps", (long long)collectives[0], (long long)stage->time.forward_ps);
+    derived(&s, 0, 0, 1);
+    check(stage->time.backward_ps == fused.backward_ps + second && stage->time.forward_ps == fused.forward_ps, "a second per micro-batch");
+    setup_free(&s);
+}
+
+/* Unfused, the gradients' sums cost what one call of all their bytes does. */
+static void test_joined_gradients(void)
+{
+    struct setup s;
+    struct mpp_groups groups;
+    pinned("dp=4,zero=0,micro_batch=1", 4, &s);
+    const struct mpp_stage *stage = &s.plan->stages[0];
+    int64_t sum[2] = {0, 0}, once[2] = {0, 0};
+    double bytes = 0;
+    for (int unfused = 0; unfused < 2; unfused++) {
+        s.g->unfused = unfused;
+        derived(&s, 0, 0, 0);
+        once[unfused] = stage->time.once_ps;
+        for (int i = 0; i < stage->n_collectives; i++)
+            if (strcmp(stage->collectives[i].role, "gradient") == 0 && stage->collectives[i].phase == MPP_PHASE_UPDATE) {
+                sum[unfused] += stage->collectives[i].cost_ps;
+                bytes += unfused ? (double)stage->collectives[i].bytes : 0;
+            }
+    }
+    mpp_groups_init(s.cluster, &stage->mesh, 0, 1, &groups);
+    int64_t one = mpp_cost_collective(s.cluster, &groups, MPP_COLLECTIVE_ALL_REDUCE, bytes);
+    check(sum[0] > 2 * one && sum[1] <= one && sum[1] > one - 1000, "gradients: %lld ps apart, %lld joined, one call %lld",
+          (long long)sum[0], (long long)sum[1], (long long)one);
+    check(once[0] - once[1] >= sum[0] - one, "the step is as much shorter");
+    setup_free(&s);
+}
+
 int main(int argc, char **argv)
 {
     int tries = argc > 1 ? atoi(argv[1]) : 200;
@@ -512,6 +581,8 @@ int main(int argc, char **argv)
     test_sequence_and_vocabulary();
     test_contradictions();
     test_no_room();
+    test_host();
+    test_joined_gradients();
     test_normalised();
     round_trip("models/gpt.xml", "tiny", "", "host", 4, "");
     round_trip("models/gpt.xml", "tiny", "", "dgx-a100", 8, "mesh=2x2x2");
