@@ -386,6 +386,23 @@ static enum mpp_status check_schedule(struct mpp_diag *diag, const struct mpp_pi
     return MPP_INVALID;
 }
 
+/* A stage has a layer at least, each part of an interleaved one too. */
+static enum mpp_status check_layers(struct mpp_arena *scratch, struct mpp_diag *diag, const struct mpp_graph *g,
+                                    const struct mpp_pins *p)
+{
+    struct mpp_layering *l;
+    int64_t want = (int64_t)(p->pp ? p->pp : 1) * (p->interleave ? p->interleave : 1);
+    if (want <= 1)
+        return MPP_OK;
+    MPP_TRY(mpp_layering_make(scratch, diag, g, 0, &l));
+    if (want <= l->n_layers)
+        return MPP_OK;
+    const char *interleave = p->interleave > 1 ? mpp_arena_printf(scratch, "%sinterleave=%d", p->pp ? "," : "", p->interleave) : "";
+    mpp_diag_error(diag, nowhere, "--fix %s%s makes %lld parts, but the model has only %d layers to share out",
+                   p->pp ? mpp_arena_printf(scratch, "pp=%d", p->pp) : "", interleave, (long long)want, l->n_layers);
+    return MPP_INVALID;
+}
+
 static enum mpp_status check_batch(struct mpp_diag *diag, const struct mpp_graph *g, const struct mpp_pins *p)
 {
     int64_t batch = g->global_batch, dp = p->dp ? p->dp : 1, micro = g->model ? g->model->training.micro : 0;
@@ -415,7 +432,8 @@ enum mpp_status mpp_pins_check(struct mpp_diag *diag, const struct mpp_graph *gr
 {
     enum mpp_status st = MPP_OK;
     struct mpp_arena *scratch = mpp_arena_scratch(graph->arena);
-    if (check_devices(scratch, diag, n_devices, pins) != MPP_OK || check_schedule(diag, pins) != MPP_OK)
+    if (check_devices(scratch, diag, n_devices, pins) != MPP_OK || check_schedule(diag, pins) != MPP_OK
+        || check_layers(scratch, diag, graph, pins) != MPP_OK)
         st = MPP_INVALID;
     mpp_arena_free(scratch);
     if (pins->pp > 1)

@@ -211,6 +211,8 @@ static void test_contradictions(void)
     refuses("interleave=2,schedule=gpipe", 4, tiny, "schedule=gpipe: only the interleaved");
     refuses("schedule=interleaved,interleave=1", 4, tiny, "at least two");
     refuses("pp=4,interleave=2,micro_batches=2", 4, tiny, "a multiple of the stages");
+    refuses("pp=6", 6, tiny, "pp=6 makes 6 parts, but the model has only");
+    refuses("interleave=64", 4, tiny, "interleave=64 makes 64 parts");
     refuses("recompute=some", 4, tiny, "none, selective or full");
     refuses("schedule=2f2b", 4, tiny, "1f1b, gpipe or interleaved");
     refuses("micro_batches=3", 4, tiny, "does not divide the batch of 16");

@@ -126,6 +126,13 @@ def test_options():
     bad("cluster file that is missing", [*tiny, "--cluster", "./none.xml"], "none.xml", status=MISSING)
     bad("--kernels of an unknown kind", [*tiny, "--kernels", "unfusd"], "unfusd", "did you mean.*unfused", out=False)
     bad("--kernels unfused with -o", [*tiny, "--kernels", "unfused"], "--kernels unfused and -o exclude each other")
+    bad("--predict with -o", [*tiny, "--predict"], "--predict and -o exclude each other")
+    bad("--json alone", [*tiny, "--json"], "--json goes with --predict", out=False)
+    bad("--predict with a value", [*tiny, "--predict=yes"], "takes no value", out=False)
+    bad("--min-gpus with --gpus", [*tiny, "--min-gpus", "--gpus", "4"], "--min-gpus and --gpus exclude each other")
+    bad("--time-limit 0", [*tiny, "--time-limit", "0"], "seconds, more than 0")
+    bad("--time-limit with --from-plan", [*tiny, "--from-plan", "p.json", "--time-limit", "5"], "--from-plan and --time-limit exclude each other")
+    bad("--min-gpus with --from-plan", [*tiny, "--from-plan", "p.json", "--min-gpus"], "--from-plan and --min-gpus exclude each other")
     bad("--dump-after of an unknown pass", [*tiny, "--dump-after", "fusion"], "fusion", "fuse")
 
 
@@ -155,7 +162,12 @@ def test_pins():
     tiny = [h.ROOT / "models" / "gpt.xml", "--preset", "tiny", "--gpus", "4"]
     for fix, *needles in (("dq=2", "dq", "dp"), ("dp=3", "dp", "4"), ("dp=0", "dp"), ("dp=two", "dp"), ("dp", "value|="),
                           ("dp=2,tp=4", "8", "4"), ("mesh=2x3", "mesh", "6|4"), ("mesh=2x2x1x1", "mesh"), ("zero=4", "zero"),
-                          ("zero=-1", "zero"), ("sequence_parallel=maybe", "true or false"), ("pp=2", "pp"),
+                          ("zero=-1", "zero"), ("sequence_parallel=maybe", "true or false"),
+                          ("pp=0", "pp"), ("pp=5", "more stages than the 4 devices"), ("dp=2,tp=2,pp=2", "makes 8 devices"),
+                          ("dp=4,pp=2", "wants 8 devices"), ("interleave=2,pp=1", "nothing to interleave"),
+                          ("interleave=2,schedule=1f1b", "interleave"), ("recompute=half", "none, selective or full"),
+                          ("schedule=2f2b", "1f1b, gpipe or interleaved"), ("pp=4,interleave=9", "36 parts"),
+                          ("pp=4,interleave=2,micro_batches=2", "a multiple of the stages"),
                           ("micro_batches=3", "micro_batches", "8"), ("micro_batch=5", "micro_batch"),
                           ("shard:nothing.*=hidden/model", "nothing"), ("shard:h.*=hiden/model", "hiden|hidden"),
                           ("shard:h.0.mlp=hidden", "shard"), ("shard:*.c_fc.weight=ffn/nosuchaxis", "axis")):
