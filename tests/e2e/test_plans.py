@@ -353,10 +353,67 @@ def test_resident():
         p.remove()
 
 
+# ---- several stages, predictions ----
+
+def predicted(*args):
+    p = h.mpplan(h.ROOT / GPT, "--preset", "tiny", "-D", "layers=4", *args, "--predict", "--json")
+    h.check(p.returncode == 0, f"--predict --json {args}", p.stderr[-500:])
+    return json.loads(p.stdout)
+
+
+def test_stages():
+    for fix, schedule in (("pp=2,schedule=1f1b,micro_batches=4", "1F1B"), ("pp=2,interleave=2,micro_batches=4,recompute=full", "interleaved 1F1B")):
+        out = h.TMP / f"stages-{schedule[:4]}"
+        args = [h.ROOT / GPT, "--preset", "tiny", "-D", "layers=4", "--gpus", "4"]
+        p = h.mpplan(*args, "--fix", fix, "-o", out)
+        h.check(p.returncode == 0 and "no trainer" in p.stderr, f"{fix}: says what is missing", p.stderr[-500:])
+        h.check(sorted(f.name for f in out.iterdir()) == ["plan.json", "report.txt"], f"{fix}: plan.json and report.txt alone",
+                list(out.iterdir()))
+        plan = json.loads((out / "plan.json").read_text())
+        places = sorted((x for s in plan["stages"] for x in s["places"]), key=lambda x: x["stage"])
+        h.check([x["stage"] for x in places] == [0, 1] and plan["schedule"]["kind"] == schedule, f"{fix}: the stages", places)
+        h.check(places[1]["first_layer"] == places[0]["last_layer"] + 1 and places[1]["first_device"] > 0, f"{fix}: in order", places)
+        before = h.tree(out)
+        p = h.mpplan(*args, "--from-plan", out / "plan.json", "-o", out)
+        h.check(p.returncode == 0 and h.tree(out) == before, f"{fix}: read back, the same bytes", p.stderr[-500:])
+        j = predicted("--gpus", "4", "--fix", fix)
+        h.check(j["pp"] == 2 and round(j["step_s"] * 1e12) == plan["objective_ps"], f"{fix}: predicted as planned", j["step_s"])
+        h.check(j["memory"]["arena_bytes"] == max(x["memory"]["arena_bytes"] for x in places), f"{fix}: memory of the fullest", j["memory"])
+        h.check(abs(sum(j["predicted"].values()) - j["step_s"]) < 1e-9 * j["step_s"], f"{fix}: the parts make the step", j["predicted"])
+
+
+def test_predict():
+    plan = h.plan(GPT, preset="tiny", D=dict(layers=4), gpus=4)
+    j = predicted("--gpus", "4")
+    h.check(round(j["step_s"] * 1e12) == plan.json["objective_ps"], "--predict: the plan's time", j["step_s"])
+    h.check(j["memory"] == {**plan.memory, "gaps": j["memory"]["gaps"]}, "--predict: the plan's memory", j["memory"])
+    kinds = [v for k, v in j["memory"].items() if k not in ("arena_bytes", "live_bound_bytes")]
+    h.check(sum(kinds) == j["memory"]["arena_bytes"], "--predict: kinds of memory make the arena", j["memory"])
+    h.check(j["dp"] * j["tp"] == 4 and j["pp"] == 1, "--predict: the plan in short", j)
+    again = predicted("--gpus", "4")
+    h.check(again == j, "--predict: the same again")
+
+
+def test_min_gpus():
+    cluster = small_cluster("6MiB")
+    args = [h.ROOT / GPT, "--preset", "tiny", "--cluster", cluster]
+    p = h.mpplan(*args, "--min-gpus", "--predict")
+    m = re.match(r"fits on (\d+) devices of small at least\n", p.stdout)
+    h.check(p.returncode == 0 and m, "--min-gpus: a number", p.stdout[:300] + p.stderr[-500:])
+    if m:
+        n = int(m.group(1))
+        h.check(n > 1 and h.mpplan(*args, "--gpus", str(n)).returncode == 0, f"--min-gpus: it fits on {n}")
+        h.check(h.mpplan(*args, "--gpus", str(n - 1)).returncode == 2, f"--min-gpus: it does not fit on {n - 1}")
+        p = h.mpplan(*args, "--min-gpus", "--predict", "--json")
+        h.check(p.returncode == 0 and json.loads(p.stdout)["devices"] == n, "--min-gpus --json: the devices", p.stdout[:300])
+    p = h.mpplan(*args[:3], "--cluster", small_cluster("16KiB"), "--min-gpus")
+    h.check(p.returncode == 2 and "fits on no number of devices" in p.stderr, "--min-gpus: no number is enough", p.stderr[-500:])
+
+
 TESTS = {"tensor parallel": test_tensor_parallel, "data parallel": test_data_parallel, "memory forces": test_memory_forces,
          "uneven": test_uneven, "small models": test_small_models,
          "micro-batches": test_micro_batches, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
-         "dump": test_dump, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
+         "stages": test_stages, "predict": test_predict, "min gpus": test_min_gpus, "dump": test_dump, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
