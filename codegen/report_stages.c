@@ -135,23 +135,23 @@ static void print_table(const struct report *r, const char *(*row)[COLUMNS], int
     }
 }
 
-/* How each group of stages is split; once where all are alike in that. */
+/* How stages are split, from FIRST[0] on, FIRST[1], ...; those in a row that do the same are one line. */
 static void print_uses(const struct report *r, const int *first, int n)
 {
-    const char *before = "";
-    bool same = true;
-    for (int i = 0; i < n; i++) {
-        struct report at = mpp_report_at(r, first[i]);
-        same = same && (i == 0 || strcmp(before, use_text(&at)) == 0);
-        before = i == 0 ? use_text(&at) : before;
-    }
+    int stages = r->plan->n_stages;
     fputc('\n', r->out);
-    for (int i = 0; i < (same ? 1 : n); i++) {
+    for (int i = 0, k; i < n; i = k) {
         struct report at = mpp_report_at(r, first[i]);
-        int last = (i + 1 < n ? first[i + 1] : r->plan->n_stages) - 1;
-        const char *who = same ? "all stages" : mpp_arena_printf(r->arena, "stage%s %s", last > first[i] ? "s" : "",
-                                                                 range_text(r, first[i], last));
-        mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "%s: %s", who, use_text(&at)), true);
+        const char *use = use_text(&at);
+        for (k = i + 1; k < n; k++) {
+            struct report next = mpp_report_at(r, first[k]);
+            if (strcmp(use, use_text(&next)) != 0)
+                break;
+        }
+        int last = (k < n ? first[k] : stages) - 1;
+        const char *who = last - first[i] == stages - 1 ? "all stages"
+                          : mpp_arena_printf(r->arena, "stage%s %s", last > first[i] ? "s" : "", range_text(r, first[i], last));
+        mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "%s: %s", who, use), true);
     }
 }
 

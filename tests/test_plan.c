@@ -348,6 +348,25 @@ static void stages_trip(const char *model, const char *defines, int devices, int
     setup_free(&s);
 }
 
+/* Stages that are alike stand once: GPT-3 in 96 stages on 3,072 devices is a small file. */
+static void test_size(void)
+{
+    struct setup s = setup_unfused("models/gpt.xml", "gpt3-175b", "batch=3072", "dgx-a100", 3072);
+    s.plan = plan_stages(s.arena, s.diag, s.g, s.cluster, 96, MPP_RECOMPUTE_FULL, 96);
+    check(s.plan != NULL, "gpt3-175b in 96 stages: %s", mpp_diag_text(s.diag));
+    if (s.plan) {
+        must(mpp_plan_write_json(s.diag, s.g, s.cluster, s.plan, path_a), "write");
+        char *text = slurp(path_a);
+        json_t *json = json_loads(text, 0, NULL);
+        size_t objects = json_array_size(json_object_get(json, "stages"));
+        check(strlen(text) < 1000000, "gpt3-175b in 96 stages: plan.json has %zu bytes", strlen(text));
+        check(objects > 0 && objects < 16, "gpt3-175b in 96 stages: %zu are not alike", objects);
+        json_decref(json);
+        free(text);
+    }
+    setup_free(&s);
+}
+
 /* Replace FROM, which stands in the file, by TO; reading it must fail and say SAYS (NULL: must work). */
 static void edited(struct setup *s, const char *text, const char *from, const char *to, const char *says)
 {
@@ -598,6 +617,7 @@ int main(int argc, char **argv)
     stages_trip("models/gpt.xml", "layers=4 batch=16", 4, 1, MPP_RECOMPUTE_SELECTIVE);
     stages_trip("models/bert.xml", "batch=16", 4, 2, MPP_RECOMPUTE_NONE);
     stages_trip("models/mlp.xml", "batch=16", 4, 2, MPP_RECOMPUTE_FULL);
+    test_size();
     test_edits();
     fuzz_json("models/gpt.xml", "dp=2,tp=2", tries);
     fuzz_json("models/bert.xml", "", tries);
