@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data" / "validation" / "collectives_measured.csv"
-QUERY = os.environ.get("COST_QUERY", str(ROOT / "build" / "tests" / "cost_query"))
+QUERY = os.environ.get("COST_QUERY", str(Path(os.environ.get("MPP_BUILD", ROOT / "build")) / "tests" / "cost_query"))
 LIMIT = 0.15
 # Machine: built-in cluster, and where a row does not say them, GPUs of a node and nodes (0, 0: it must say).
 MACHINES = {
