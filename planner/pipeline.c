@@ -143,17 +143,21 @@ static struct mpp_pipe_table *table_of(struct mpp_pipe *q, int n_rows, int n_ran
     return t;
 }
 
-/* Free sizes; interleaved, each number of stages is a family (what is in flight depends on it), else all are one. */
+/* Free sizes; interleaved, each number of stages is a family (what is in flight depends on it), else all are one. A number that
+ * is alone has fewer states: both ends of the model bound them. */
 static int families_of_any_sizes(struct mpp_pipe *q, const bool *wanted, int most, struct mpp_pipe_family *family)
 {
     const struct mpp_pipeline_problem *p = q->p;
     int *size = mpp_arena_array(q->scratch, p->n_sizes, int), n_rows = 0, n = 0;
-    bool alone = p->kind == MPP_SCHEDULE_INTERLEAVED;
     int64_t *row_of = mpp_arena_array(q->scratch, (int64_t)most * (most + 1), int64_t);
     for (int j = 0; j < p->n_sizes; j++)
         size[j] = p->sizes[j] / q->device_unit;
+    int counts = 0;
+    for (int s = 1; s <= most; s++)
+        counts += wanted[s];
     while (most > 0 && !wanted[most])
         most--;
+    bool alone = p->kind == MPP_SCHEDULE_INTERLEAVED || counts == 1;
     for (int s = alone ? 1 : most; s >= 1 && s <= most; s++) {
         if (!wanted[s])
             continue;

@@ -28,12 +28,13 @@ from bench_machine import clean_environment, watched
 ROOT = Path(__file__).resolve().parents[2]
 MPPLAN = os.environ.get("MPPLAN", str(ROOT / "build" / "mpplan"))
 BUSY = 0.15  # cores used by others from which on the clock judges nothing
-SIZES = dict(layers=4, hidden=192, heads=8, vocab=1024, seq=64, positions=64, batch=8)
+SIZES = dict(layers=4, hidden=192, heads=8, vocab=1024, seq=32, positions=32, batch=16)
 PLANS = {
-    2: ["", "dp=2", "dp=2,zero=1", "dp=2,zero=2", "dp=2,zero=3", "dp=2,micro_batches=2", "dp=2,micro_batches=4",
-        "dp=2,zero=3,micro_batches=4", "tp=2", "tp=2,sequence_parallel=true", "tp=2,micro_batches=4"],
-    4: ["", "dp=4", "dp=4,zero=3", "dp=4,micro_batches=2", "dp=4,zero=3,micro_batches=2", "dp=2,tp=2", "dp=2,tp=2,zero=2",
-        "dp=2,tp=2,sequence_parallel=true", "dp=2,tp=2,micro_batches=4", "tp=4", "tp=4,sequence_parallel=true"],
+    2: ["", "dp=2", "dp=2,zero=3", "dp=2,micro_batches=2", "dp=2,micro_batches=8", "dp=2,zero=3,micro_batches=4",
+        "dp=2,zero=3,micro_batches=8", "tp=2", "tp=2,sequence_parallel=true", "tp=2,micro_batches=4", "tp=2,micro_batches=16"],
+    4: ["", "dp=4", "dp=4,zero=3", "dp=4,micro_batches=4", "dp=4,zero=3,micro_batches=4", "dp=2,tp=2", "dp=2,tp=2,zero=3",
+        "dp=2,tp=2,micro_batches=4", "dp=2,tp=2,zero=3,micro_batches=8", "tp=4", "tp=4,sequence_parallel=true",
+        "tp=4,micro_batches=8"],
 }
 
 
