@@ -25,6 +25,8 @@ struct span {
     struct mpp_diag *diag;
     struct mpp_arena *scratch;
     int first, last;
+    int cut_first, cut_last;      /* layers of them that are left out; cut_last < cut_first: none */
+    mpp_id *stand_in;             /* [n_tensors] what is read for a tensor of those; -1: itself. NULL: nothing is cut */
     bool whole;                   /* all layers: nothing is left out, whether it is read or not */
     bool *has_op;                 /* [n_ops] of the graph */
     bool *has_param;              /* [n_tensors] parameters that the span reads */
@@ -96,13 +98,44 @@ static bool made_here(const struct span *s, mpp_id t)
     return s->g->tensors[t].op >= 0 && s->has_op[s->g->tensors[t].op];
 }
 
+/* What is read for T. */
+static mpp_id stand_in(const struct span *s, mpp_id t)
+{
+    return t >= 0 && s->stand_in && s->stand_in[t] >= 0 ? s->stand_in[t] : t;
+}
+
+/* The ops FROM [n] of one layer do for those of another layer, TO [n], which is like it. */
+static void replace_outputs(struct span *s, const int *from, const int *to, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < s->g->ops[from[i]].n_out; k++)
+            s->stand_in[s->g->ops[from[i]].out[k]] = s->g->ops[to[i]].out[k];
+}
+
+/* The last layer before the cut makes what the last one in it makes, in backward the first after it what the first makes. */
+static void note_stand_ins(struct span *s)
+{
+    const struct mpp_layering_index *x = s->index;
+    int before = s->cut_first - 1, after = s->cut_last + 1;
+    s->stand_in = mpp_arena_array(s->scratch, s->g->n_tensors, mpp_id);
+    memset(s->stand_in, -1, (size_t)s->g->n_tensors * sizeof *s->stand_in);
+    replace_outputs(s, x->forward + x->first_forward[s->cut_last], x->forward + x->first_forward[before],
+                    x->first_forward[before + 1] - x->first_forward[before]);
+    replace_outputs(s, x->backward + x->first_backward[s->cut_first], x->backward + x->first_backward[after],
+                    x->first_backward[after + 1] - x->first_backward[after]);
+}
+
 static void choose_ops(struct span *s)
 {
     const struct mpp_layering_index *x = s->index;
-    for (int i = x->first_forward[s->first]; i < x->first_forward[s->last + 1]; i++)
-        add_op(s, x->forward[i]);
-    for (int i = x->first_backward[s->first]; i < x->first_backward[s->last + 1]; i++)
-        add_op(s, x->backward[i]);
+    for (int l = s->first; l <= s->last; l++) {
+        if (l >= s->cut_first && l <= s->cut_last)
+            continue;
+        for (int i = x->first_forward[l]; i < x->first_forward[l + 1]; i++)
+            add_op(s, x->forward[i]);
+        for (int i = x->first_backward[l]; i < x->first_backward[l + 1]; i++)
+            add_op(s, x->backward[i]);
+    }
     int n_forward = s->forward.n;
     for (int i = 0; i < n_forward; i++)
         add_sources(s, s->forward.id[i]);
@@ -194,7 +227,7 @@ static void receive(struct span *s, bool *seen, mpp_id o)
     const struct mpp_gop *op = &s->g->ops[o];
     bool sums = op->phase == MPP_PHASE_BACKWARD && op->n_out == 1 && s->g->tensors[op->out[0]].role == MPP_ROLE_ACCUM;
     for (int k = 0; k < op->n_in; k++) {
-        mpp_id t = op->in[k];
+        mpp_id t = stand_in(s, op->in[k]);
         if (t < 0 || s->g->tensors[t].op < 0 || made_here(s, t) || seen[t] || sums)
             continue;
         seen[t] = true;
@@ -337,6 +370,7 @@ static void copy_tensors(struct span *s)
 
 static mpp_id reading(const struct span *s, const struct mpp_span_item *item, mpp_id t)
 {
+    t = stand_in(s, t);
     return t < 0 ? -1 : item->phase == MPP_PHASE_BACKWARD && s->again[t] ? s->second[t] : s->tensor[t];
 }
 
@@ -458,10 +492,19 @@ enum mpp_status mpp_span_extract(struct mpp_arena *arena, struct mpp_diag *diag,
                                  const struct mpp_layering *layering, int first, int last, enum mpp_recompute recompute,
                                  struct mpp_graph **out)
 {
+    return mpp_span_extract_cut(arena, diag, graph, layering, first, last, 0, -1, recompute, out);
+}
+
+enum mpp_status mpp_span_extract_cut(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
+                                     const struct mpp_layering *layering, int first, int last, int cut_first,
+                                     int cut_last, enum mpp_recompute recompute, struct mpp_graph **out)
+{
+    bool cut = cut_last >= cut_first;
     struct mpp_arena *scratch = mpp_arena_scratch(arena);
     struct span s = {
         .g = graph, .layering = layering, .index = layering->index, .diag = diag, .scratch = scratch,
-        .first = first, .last = last, .whole = first == 0 && last == layering->n_layers - 1,
+        .first = first, .last = last, .cut_first = cut_first, .cut_last = cut_last,
+        .whole = !cut && first == 0 && last == layering->n_layers - 1,
         .has_op = mpp_arena_array(scratch, graph->n_ops, bool),
         .has_param = mpp_arena_array(scratch, graph->n_tensors, bool),
         .again = mpp_arena_array(scratch, graph->n_tensors, bool),
@@ -469,6 +512,8 @@ enum mpp_status mpp_span_extract(struct mpp_arena *arena, struct mpp_diag *diag,
         .second = mpp_arena_array(scratch, graph->n_tensors, mpp_id),
         .op = mpp_arena_array(scratch, graph->n_ops, mpp_id),
     };
+    if (cut)
+        note_stand_ins(&s);
     choose_ops(&s);
     if (!s.whole) {
         choose_update(&s);

@@ -72,4 +72,11 @@ enum mpp_status mpp_span_extract(struct mpp_arena *arena, struct mpp_diag *diag,
                                  const struct mpp_layering *layering, int first, int last, enum mpp_recompute recompute,
                                  struct mpp_graph **out) MPP_CHECKED;
 
+/* The same without layers CUT_FIRST..CUT_LAST, which must lie within FIRST + 1 .. LAST - 1 and be of one class with the
+ * layers beside them: those are joined as if they were neighbours. A small graph that has all kinds of places of a long
+ * span; what it computes is another model. */
+enum mpp_status mpp_span_extract_cut(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
+                                     const struct mpp_layering *layering, int first, int last, int cut_first,
+                                     int cut_last, enum mpp_recompute recompute, struct mpp_graph **out) MPP_CHECKED;
+
 #endif

@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <string.h>
 
+enum { EARLY = 1, LATE = 2 };     /* the two interior layers that are there */
+
 /* A choice that cannot be: more than any step takes, yet sums of it do not overflow. */
 static const int64_t IMPOSSIBLE_PS = INT64_C(1) << 54;
 
@@ -11,9 +13,9 @@ struct folding {
     const struct mpp_stage_problem *p;
     const struct mpp_fold_run *run;
     int64_t in_flight;
-    int *tag;                     /* [nodes] 1 .. present: which interior layer; 0: none */
+    int *tag;                     /* [nodes] EARLY, LATE; 0: of no interior layer */
     int *place;                   /* [nodes] its number within that layer */
-    int32_t *twin;                /* [nodes of the last interior layer, by place] in the layer before */
+    int32_t *twin;                /* [by place] nodes of the early layer */
     int32_t *to;                  /* [nodes] folded node */
     int first_backward, last_forward, last_time;
     struct mpp_fold *out;
@@ -35,51 +37,60 @@ static void layer_of_node(const struct mpp_stage_problem *p, int node, int *out_
     }
 }
 
-/* Same costs, same shards: built from one class. */
-static bool alike(const struct mpp_solver_node *a, const struct mpp_solver_node *b)
+static bool same_bytes(const void *a, const void *b, size_t size)
 {
-    bool same = a->n_choices == b->n_choices && a->n_usages == b->n_usages && a->cost == b->cost;
-    for (int u = 0; same && u < a->n_usages; u++)
-        same = a->usages[u].bytes == b->usages[u].bytes;
+    return a == b || memcmp(a, b, size) == 0;
+}
+
+/* Same choices, costs and bytes: mostly built from one class. */
+static bool alike(const struct mpp_stage_problem *p, int a, int b)
+{
+    const struct mpp_solver_node *x = &p->solver.nodes[a], *y = &p->solver.nodes[b];
+    const struct mpp_stage_node *v = &p->node[a], *w = &p->node[b];
+    size_t n = (size_t)x->n_choices;
+    bool same = x->n_choices == y->n_choices && x->n_usages == y->n_usages && v->kind == w->kind && v->n_groups == w->n_groups
+                && same_bytes(x->cost, y->cost, n * sizeof *x->cost);
+    for (int u = 0; same && u < x->n_usages; u++)
+        same = same_bytes(x->usages[u].bytes, y->usages[u].bytes, n * sizeof *x->cost);
+    for (int g = 0; same && g < v->n_groups; g++)
+        same = same_bytes(v->split[g], w->split[g], n * sizeof *v->split[g]);
+    if (same && v->kind != MPP_NODE_GROUPS)
+        same = same_bytes(v->rest, w->rest, n * sizeof *v->rest) && same_bytes(v->gather, w->gather, n * sizeof *v->gather);
     return same;
 }
 
 static bool tag_nodes(struct folding *f)
 {
     const struct mpp_solver_problem *s = &f->p->solver;
-    int present = f->run->present, *count = mpp_arena_array(f->arena, present + 1, int);
-    int32_t **node = mpp_arena_array(f->arena, present + 1, int32_t *);
-    for (int l = 1; l <= present; l++)
-        node[l] = mpp_arena_array(f->arena, s->n_nodes, int32_t);
-    for (int i = 0; i < s->n_nodes && present > 0; i++) {
+    int count[3] = {0};
+    int32_t *node[3] = {NULL, mpp_arena_array(f->arena, s->n_nodes, int32_t), mpp_arena_array(f->arena, s->n_nodes, int32_t)};
+    for (int i = 0; i < s->n_nodes && f->run->layers > 0; i++) {
         int repeat, index;
         layer_of_node(f->p, i, &repeat, &index);
-        int l = index - f->run->first + 1;
-        if (repeat != f->run->repeat || l < 1 || l > present)
+        int l = repeat != f->run->repeat ? 0 : index == f->run->last ? LATE : index == f->run->first ? EARLY : 0;
+        if (l == 0)
             continue;
         f->tag[i] = l;
         f->place[i] = count[l];
         node[l][count[l]++] = i;
     }
-    for (int l = 2; l <= present; l++) {
-        if (count[l] != count[1])
+    if (count[EARLY] != count[LATE])
+        return false;
+    for (int k = 0; k < count[LATE]; k++)
+        if (!alike(f->p, node[EARLY][k], node[LATE][k]))
             return false;
-        for (int k = 0; k < count[1]; k++)
-            if (!alike(&s->nodes[node[1][k]], &s->nodes[node[l][k]]))
-                return false;
-    }
-    f->twin = present > 0 ? node[present - 1] : NULL;
+    f->twin = node[EARLY];
     return true;
 }
 
 static void number_nodes(struct folding *f)
 {
-    int n = f->p->solver.n_nodes, m = 0, present = f->run->present;
+    int n = f->p->solver.n_nodes, m = 0;
     int32_t *by_place = mpp_arena_array(f->arena, n, int32_t);
     f->to = mpp_arena_array(f->arena, n, int32_t);
     f->out->from = mpp_arena_array(f->arena, n, int32_t);
     for (int i = 0; i < n; i++)
-        if (f->tag[i] == 0 || f->tag[i] == present) {
+        if (f->tag[i] != EARLY) {
             f->out->from[m] = i;
             f->to[i] = m;
             if (f->tag[i])
@@ -87,7 +98,7 @@ static void number_nodes(struct folding *f)
             m++;
         }
     for (int i = 0; i < n; i++)
-        if (f->tag[i] && f->tag[i] != present)
+        if (f->tag[i] == EARLY)
             f->to[i] = by_place[f->place[i]];
     f->out->solver.n_nodes = m;
 }
@@ -162,21 +173,18 @@ static void make_nodes(struct folding *f)
 /* How many of the stage's values V stands for; 0: another one stands for it. */
 static int64_t weight_of(const struct folding *f, const struct mpp_solver_value *v, bool scalar)
 {
-    int p = f->tag[v->producer], present = f->run->present;
-    bool inside = true, across = false, latest = false;
+    int p = f->tag[v->producer];
+    bool inside = true, across = false;
     if (p == 0)
         return 1;
     for (int c = 0; c < v->n_consumers; c++) {
         int q = f->tag[v->consumers[c]];
         inside = inside && q == p;
         across = across || (q > 0 && q != p);
-        latest = latest || (q > 0 && q != p && (q == present || p == present));
     }
     if (inside || scalar)
-        return p == present ? f->run->layers : 0;
-    if (across)
-        return latest ? f->run->layers - 1 : 0;
-    return 1;
+        return p == LATE ? f->run->layers : 0;
+    return across ? f->run->layers - 1 : 1;
 }
 
 /* A node that hands a value on to the same node of the next layer: the copy is a cost of its choices. */
@@ -280,6 +288,21 @@ bool mpp_fold_make(struct mpp_arena *arena, const struct mpp_stage_problem *p, c
     return true;
 }
 
+int64_t mpp_fold_copies(const struct mpp_fold *f, int value, const int32_t *choice)
+{
+    const struct mpp_solver_value *v = &f->solver.values[value];
+    int from = v->out[choice[v->producer]];
+    int64_t sum = 0;
+    for (int c = 0; c < v->n_consumers; c++) {
+        int to = v->in[c][choice[v->consumers[c]]];
+        bool seen = to == from;
+        for (int d = 0; d < c && !seen; d++)
+            seen = v->in[d][choice[v->consumers[d]]] == to;
+        sum += seen ? 0 : v->convert[from * v->n_forms + to];
+    }
+    return sum;
+}
+
 void mpp_fold_times(const struct mpp_fold *f, const int32_t *choice, int64_t micro_batches, int64_t *out_t_ps,
                     int64_t *out_once_ps)
 {
@@ -290,41 +313,12 @@ void mpp_fold_times(const struct mpp_fold *f, const int32_t *choice, int64_t mic
         once += f->node_once[i] ? c : 0;
     }
     for (int i = 0; i < f->solver.n_values; i++) {
-        const struct mpp_solver_value *v = &f->solver.values[i];
-        int from = v->out[choice[v->producer]];
-        for (int c = 0; c < v->n_consumers; c++) {
-            int to = v->in[c][choice[v->consumers[c]]];
-            bool seen = to == from;
-            for (int d = 0; d < c && !seen; d++)
-                seen = v->in[d][choice[v->consumers[d]]] == to;
-            int64_t cost = seen ? 0 : v->convert[from * v->n_forms + to];
-            all += cost;
-            once += f->value_once[i] ? cost : 0;
-        }
+        int64_t c = mpp_fold_copies(f, i, choice);
+        all += c;
+        once += f->value_once[i] ? c : 0;
     }
     *out_once_ps = once;
     *out_t_ps = (all - once + micro_batches - 1) / micro_batches;
-}
-
-struct mpp_solver_problem mpp_fold_only(struct mpp_arena *arena, const struct mpp_fold *f, bool once)
-{
-    struct mpp_solver_problem s = f->solver;
-    struct mpp_solver_node *nodes = mpp_arena_memdup(arena, s.nodes, sizeof *nodes * (size_t)s.n_nodes);
-    struct mpp_solver_value *values = mpp_arena_memdup(arena, s.values, sizeof *values * ((size_t)s.n_values + 1));
-    for (int i = 0; i < s.n_nodes; i++)
-        if (f->node_once[i] != once)
-            nodes[i].cost = mpp_arena_array(arena, nodes[i].n_choices, int64_t);
-    for (int i = 0; i < s.n_values; i++)
-        if (f->value_once[i] != once) {
-            size_t cells = (size_t)values[i].n_forms * (size_t)values[i].n_forms;
-            int64_t *convert = mpp_arena_array(arena, cells, int64_t);
-            for (size_t c = 0; c < cells; c++)
-                convert[c] = values[i].convert[c] == MPP_SOLVER_FORBIDDEN ? MPP_SOLVER_FORBIDDEN : 0;
-            values[i].convert = convert;
-        }
-    s.nodes = nodes;
-    s.values = values;
-    return s;
 }
 
 /* ---- back to all layers ---- */
@@ -399,9 +393,9 @@ bool mpp_fold_expand(const struct mpp_fold *f, const struct mpp_fold_run *run, c
         if (repeat >= 0) {
             struct span_of_repeat have = iterations(p, repeat), want = iterations(real, repeat);
             from = have.first + (index - want.first);
-            int last_interior = run->first + run->present - 1;
-            if (run->present > 0 && repeat == run->repeat)
-                from = index == want.first ? have.first : index == want.last ? have.last : last_interior;
+            if (run->layers > 0 && repeat == run->repeat)
+                from = index == want.first && have.first < run->first ? have.first
+                       : index == want.last && have.last > run->last ? have.last : run->last;
         }
         int n = list_layer(p, repeat, from, a), m = list_layer(real, repeat, index, b);
         ok = n == m;

@@ -13,10 +13,10 @@
 
 #include "planner/stage.h"
 
-/* Interior layers of a run: iterations FIRST .. FIRST + PRESENT - 1 of REPEAT stand in the problem's graph, for LAYERS of
- * them in the stage. PRESENT 0: nothing is folded; else 2 <= PRESENT <= LAYERS. */
+/* The interior of a run: iterations FIRST and LAST of REPEAT, which stand beside each other in the problem's graph, stand
+ * for LAYERS (>= 2) of them. LAYERS 0: nothing is folded. */
 struct mpp_fold_run {
-    int repeat, first, present;
+    int repeat, first, last;
     int64_t layers;
 };
 
@@ -32,12 +32,12 @@ struct mpp_fold {
 bool mpp_fold_make(struct mpp_arena *arena, const struct mpp_stage_problem *p, const struct mpp_fold_run *run,
                    int64_t in_flight, struct mpp_fold *out);
 
+/* What the copies of one of F's values cost under CHOICE. */
+int64_t mpp_fold_copies(const struct mpp_fold *f, int value, const int32_t *choice);
+
 /* The parts of F's objective under CHOICE: per micro-batch (of MICRO_BATCHES that the costs count), and once per step. */
 void mpp_fold_times(const struct mpp_fold *f, const int32_t *choice, int64_t micro_batches, int64_t *out_t_ps,
                     int64_t *out_once_ps);
-
-/* F with only the costs per micro-batch (ONCE false) or once per step (ONCE true) left; in ARENA. */
-struct mpp_solver_problem mpp_fold_only(struct mpp_arena *arena, const struct mpp_fold *f, bool once);
 
 /* What CHOICE of F decides in REAL, the program of the whole span, into OUT_CHOICE [real->solver.n_nodes]: layer by
  * layer, the interior ones alike. False where REAL does not have these choices. */

@@ -7,14 +7,22 @@
 #include "planner/fold.h"
 #include "planner/pins.h"
 
-enum { FOLDED = 4 };              /* layers of a run that stand for any number: its first, two interior ones, its last */
-enum { MAX_MESHES = 64 };
+/* Layers of a run that stand for any number: its first and last, if they are like the others, else two between them, too. */
+enum { FEW = 2, SEVERAL = 4 };
+enum { BEFORE, ITERATION, AFTER, N_PARTS }; /* of a model with one run of layers */
+enum { MAX_MESHES = 64, POOL = 8 };
 static const double STAGE_GAP = 0.0005;
 static const int64_t STAGE_WORK = 30000000;
 
-/* A span's graph, and the run of like layers in it. */
+/* Layers that stand for a span of any length. */
+struct shape {
+    int first, last, cut_first, cut_last; /* cut_last < cut_first: nothing is cut */
+    struct mpp_fold_run run;
+};
+
+/* A shape's graph. */
 struct span {
-    int first, last;              /* the layers that stand in the graph */
+    struct shape shape;
     enum mpp_recompute recompute;
     struct mpp_graph *graph;      /* NULL: not made yet */
     bool failed;
@@ -28,12 +36,24 @@ struct freely {
     int32_t *choice;
 };
 
+/* What the parts of a model cost on a range of devices with a mesh: of one solved program of all kinds of layers. */
+struct survey {
+    bool known, ok;
+    double t[N_PARTS], once[N_PARTS];
+};
+
 /* A span on a range of devices with a mesh at the present micro-batch. */
 struct config {
     int span, mesh;
     bool ok;                      /* false: the pins rule it out */
     struct mpp_stage_problem *problem;
     struct freely freely;
+    int n_pool;                   /* choices found within memory: some number of layers and micro-batches */
+    int32_t *pool[POOL];
+    int n_none;                   /* where there is nothing below a cost: */
+    struct {
+        int64_t layers, in_flight, below;
+    } none[POOL];
 };
 
 /* An answer about a config within memory, with so many layers and micro-batches in flight. */
@@ -47,6 +67,7 @@ struct range {                    /* devices, as far as costs go */
     int n, first;
     int n_meshes;
     struct mpp_candidate *mesh;
+    struct survey *survey;        /* [n_meshes] of the present round */
 };
 
 struct choice {                   /* what an option's id stands for */
@@ -61,8 +82,11 @@ struct mpp_stages {
     const struct mpp_layering *layering;
     const struct mpp_cluster *cluster;
     const struct mpp_plan_options *options;
-    int64_t capacity;
+    int64_t capacity, upper;      /* upper: a step that takes as long is of no use, so no stage may */
+    int folded;                   /* FEW or SEVERAL */
     int *repeat, *index;          /* [layers] iteration that a layer is; -1: none, or several */
+    bool one_run;                 /* the model is one run with layers before and after it: surveys tell what spans cost */
+    double *part[N_PARTS];        /* [layers] what a layer holds of each */
     struct mpp_schedule schedule;
     struct mpp_memo *spans, *ranges, *keys, *configs, *answers;
     size_t cap_span, cap_range, cap_config, cap_answer, cap_choice;
@@ -71,7 +95,7 @@ struct mpp_stages {
     struct config *config;
     struct solved *answer;
     struct choice *choice;
-    int n_choices;
+    int n_choices, n_ranges;
     struct mpp_pipeline_option reply[1];
     int64_t solved, within, least;
 };
@@ -105,11 +129,10 @@ static bool goes_on(const struct mpp_stages *s, int layer)
            && s->layering->cls[layer + 1] == s->layering->cls[layer];
 }
 
-/* The layers FIRST..LAST as few of them that stand for all: which (in *OUT_FIRST, *OUT_LAST) and the run that is folded. */
-static void represent(const struct mpp_stages *s, int first, int last, int *out_first, int *out_last,
-                      struct mpp_fold_run *out_run)
+/* The longest run of like layers in FIRST..LAST: its first layer; *OUT_LENGTH. */
+static int longest_run(const struct mpp_stages *s, int first, int last, int *out_length)
 {
-    int n = s->layering->n_layers, from = first, length = 1;
+    int from = first, length = 1;
     for (int a = first, b; a <= last; a = b) {
         for (b = a + 1; b <= last && goes_on(s, b - 1); b++)
             ;
@@ -118,66 +141,102 @@ static void represent(const struct mpp_stages *s, int first, int last, int *out_
             from = a;
         }
     }
-    *out_first = first;
-    *out_last = last;
-    *out_run = (struct mpp_fold_run){.repeat = s->repeat[from], .first = s->index[from] + 1};
-    if (length < FOLDED)
-        return;
-    out_run->present = length - 2;
-    out_run->layers = length - 2;
+    *out_length = length;
+    return from;
+}
+
+/* The layers FIRST..LAST as few of them that stand for all. */
+static struct shape represent(const struct mpp_stages *s, int first, int last)
+{
+    int n = s->layering->n_layers, length, from = longest_run(s, first, last, &length);
+    struct shape x = {.first = first, .last = last, .cut_last = -1};
+    if (length <= s->folded)
+        return x;
     bool left = from > first || first == 0, right = from + length - 1 < last || last == n - 1;
-    if (left && right)
+    int a = from, b = from + length - 1, half = s->folded / 2;
+    if (!left && !right)          /* in the middle all places are alike: take the first that has a layer before it */
+        while (a > 1 && goes_on(s, a - 1))
+            a--;
+    if (!right)
+        x.last = b = a + s->folded - 1;
+    else if (!left)
+        x.first = a = b - s->folded + 1;
+    if (!left && !right)
+        x.first = a;
+    x.cut_first = a + half;
+    x.cut_last = b - half;
+    x.run = (struct mpp_fold_run){s->repeat[a], s->index[a + half - 1], s->index[b - half + 1], length + 2 - s->folded};
+    return x;
+}
+
+/* Is the model one run of like layers, and what does each layer hold of it? */
+static void note_parts(struct mpp_stages *s)
+{
+    const struct mpp_layering *l = s->layering;
+    int n = l->n_layers, length, from = longest_run(s, 0, n - 1, &length);
+    if (length <= SEVERAL)
         return;
-    out_run->present = FOLDED - 2;
-    if (right) {
-        *out_first = from + length - FOLDED;
-        out_run->first = s->index[*out_first] + 1;
-    } else {
-        *out_last = from + FOLDED - 1;
+    int repeat = s->repeat[from], first = -1, n_part[N_PARTS] = {0};
+    bool *has[N_PARTS];
+    for (int k = 0; k < N_PARTS; k++) {
+        has[k] = mpp_arena_array(s->arena, n, bool);
+        s->part[k] = mpp_arena_array(s->arena, n, double);
     }
-    if (left || right)
-        return;
-    /* In the middle all places are alike: take the first that has a layer before it. */
-    int a = from;
-    while (a > 1 && goes_on(s, a - 1))
-        a--;
-    *out_first = a;
-    *out_last = a + FOLDED - 1;
-    out_run->first = s->index[a] + 1;
+    s->one_run = true;
+    for (mpp_id o = 0; o < s->graph->n_ops; o++)
+        if (first < 0 && s->graph->ops[o].phase == MPP_PHASE_FORWARD && s->graph->ops[o].repeat == repeat)
+            first = o;
+    for (mpp_id o = 0; o < s->graph->n_ops; o++) {
+        const struct mpp_gop *op = &s->graph->ops[o];
+        if (l->layer_of[o] < 0 || op->phase != MPP_PHASE_FORWARD)
+            continue;
+        s->one_run = s->one_run && (op->repeat == repeat || op->repeat < 0);
+        has[op->repeat == repeat ? ITERATION : o < first ? BEFORE : AFTER][l->layer_of[o]] = true;
+    }
+    for (int x = 0; x < n; x++) {
+        for (int k = 0; k < N_PARTS; k++)
+            n_part[k] += has[k][x];
+        s->one_run = s->one_run && (!has[BEFORE][x] || x <= from) && (!has[AFTER][x] || x >= from + length - 1);
+    }
+    for (int x = 0; x < n; x++)
+        for (int k = 0; k < N_PARTS; k++)
+            s->part[k][x] = !has[k][x] ? 0 : k == ITERATION ? 1 : 1.0 / n_part[k];
 }
 
 /* ---- memos ---- */
 
-static int find_span(struct mpp_stages *s, int first, int last, enum mpp_recompute r)
+static int find_span(struct mpp_stages *s, struct shape shape, enum mpp_recompute r)
 {
-    int key[3] = {first, last, (int)r};
-    bool is_new;
+    bool is_new, cut = shape.cut_last >= shape.cut_first;
+    int key[5] = {shape.first, shape.last, cut ? shape.cut_first : -1, shape.run.layers > 0, (int)r};
     int id = mpp_memo_add(s->spans, key, sizeof key, &is_new);
     if (is_new) {
         s->span = mpp_arena_grow(s->arena, s->span, &s->cap_span, (size_t)id + 1, sizeof *s->span);
-        s->span[id] = (struct span){.first = first, .last = last, .recompute = r};
+        s->span[id] = (struct span){.shape = shape, .recompute = r};
     }
     struct span *x = &s->span[id];
     if (!x->graph && !x->failed)
-        x->failed = mpp_span_extract(s->arena, s->diag, s->graph, s->layering, first, last, r, &x->graph) != MPP_OK;
+        x->failed = mpp_span_extract_cut(s->arena, s->diag, s->graph, s->layering, shape.first, shape.last, shape.cut_first,
+                                         shape.cut_last, r, &x->graph) != MPP_OK;
     return id;
 }
 
-/* Ranges of a size differ in where they begin within a node. */
+/* Ranges of a size differ in where their node ends and, where links do, in where they begin. */
 static int find_range(struct mpp_stages *s, int n, int first)
 {
     const struct mpp_cluster *c = s->cluster;
-    int per_node = c->any_per_node ? c->n_devices : c->devices_per_node;
-    int place = per_node > 0 ? first % per_node : first;
-    int key[2] = {n, place};
+    int per_node = c->any_per_node || c->n_nodes == 1 ? c->n_devices : c->devices_per_node, place = first % per_node;
+    bool within = place + n <= per_node, same = c->kind != MPP_LINK_MESH && within;
+    int key[4] = {n, same ? 0 : place, place == 0, (place + n) % per_node == 0};
     bool is_new;
     int id = mpp_memo_add(s->ranges, key, sizeof key, &is_new);
     if (is_new) {
         s->range = mpp_arena_grow(s->arena, s->range, &s->cap_range, (size_t)id + 1, sizeof *s->range);
         struct range *x = &s->range[id];
+        s->n_ranges++;
         *x = (struct range){.n = n, .first = first};
-        bool homogeneous = c->kind != MPP_LINK_MESH && (per_node == 0 || place + n <= per_node);
-        x->n_meshes = mpp_pins_candidates(s->arena, n, homogeneous, &s->options->pins, &x->mesh);
+        x->n_meshes = mpp_pins_candidates(s->arena, n, same, &s->options->pins, &x->mesh);
+        x->survey = mpp_arena_array(s->arena, x->n_meshes, struct survey);
     }
     return id;
 }
@@ -272,10 +331,8 @@ static bool solve_within(struct mpp_stages *s, const struct mpp_solver_problem *
 /* The number of folded layers at which a config is looked at: the share of its devices. */
 static int64_t typical_layers(const struct mpp_stages *s, const struct mpp_fold_run *run, int range)
 {
-    int64_t share = (int64_t)s->layering->n_layers * s->range[range].n / s->cluster->n_devices - 2;
-    if (run->present == 0 || run->present > FOLDED - 2)
-        return run->layers;
-    return share < 2 ? 2 : share;
+    int64_t share = (int64_t)s->layering->n_layers * s->range[range].n / s->cluster->n_devices + 2 - s->folded;
+    return run->layers == 0 ? 0 : share < 2 ? 2 : share;
 }
 
 static const struct freely *solve_freely(struct mpp_stages *s, int config, const struct mpp_fold_run *run, int range)
@@ -291,13 +348,13 @@ static const struct freely *solve_freely(struct mpp_stages *s, int config, const
     struct mpp_fold_run r = *run;
     r.layers = typical_layers(s, run, range);
     if (mpp_fold_make(scratch, c->problem, &r, 1, &fold)) {
-        int64_t t, once, t1, once1;
+        int64_t t, once, t1 = 0, once1 = 0;
         f->choice = mpp_arena_array(s->round, fold.solver.n_nodes, int32_t);
         f->ok = solve_free(s, fold.solver, f->choice, &info) >= 0;
         mpp_fold_times(&fold, f->choice, s->schedule.micro_batches, &t, &once);
         f->t_base = (double)t;
         f->once_base = (double)once;
-        if (f->ok && r.present > 0 && r.present <= FOLDED - 2) {
+        if (f->ok && r.layers > 0) {
             r.layers++;
             if (mpp_fold_make(scratch, c->problem, &r, 1, &more))
                 mpp_fold_times(&more, f->choice, s->schedule.micro_batches, &t1, &once1);
@@ -317,41 +374,76 @@ static int64_t at_layers(double base, double slope, int64_t layers)
     return x < 0 ? 0 : (int64_t)x;
 }
 
-/* The choice of the free optimum at RUN's layers and IN_FLIGHT micro-batches, if it fits. */
-static bool try_freely(struct mpp_stages *s, const struct config *c, const struct mpp_fold *fold, int32_t *choice,
-                       struct solved *out)
+/* CHOICE at the layers and micro-batches in flight of FOLD. */
+static bool fits(const struct mpp_stages *s, const struct mpp_fold *fold, const int32_t *choice, int64_t *out_objective)
 {
     int64_t peak;
     int32_t when;
-    memcpy(choice, c->freely.choice, sizeof *choice * (size_t)fold->solver.n_nodes);
-    out->objective = mpp_solver_evaluate(&fold->solver, choice, &peak, &when);
-    out->fits = peak <= s->capacity;
-    return out->fits;
+    *out_objective = mpp_solver_evaluate(&fold->solver, choice, &peak, &when);
+    return peak <= s->capacity;
 }
 
-/* CONFIG with RUN's layers and IN_FLIGHT micro-batches alive, into OUT (with the fold and its choice, in ARENA). FREELY:
- * only the free optimum is tried. UPPER as above. */
-static void solve_config(struct mpp_stages *s, const struct config *c, const struct mpp_fold_run *run, int64_t in_flight,
-                         bool freely, int64_t upper, struct mpp_arena *arena, struct mpp_fold *fold, int32_t **out_choice,
-                         struct solved *out)
+/* The best choice for FOLD among those that were found for other layers and micro-batches in flight; NULL: none fits. */
+static const int32_t *from_pool(const struct mpp_stages *s, const struct config *c, const struct mpp_fold *fold,
+                                int64_t *out_objective)
 {
-    struct mpp_solver_info info;
-    *out = (struct solved){.bound = INT64_MAX};
-    if (!c->freely.ok || !mpp_fold_make(arena, c->problem, run, in_flight, fold))
-        return;
-    int32_t *choice = mpp_arena_array(arena, fold->solver.n_nodes, int32_t);
-    *out_choice = choice;
-    if (!try_freely(s, c, fold, choice, out) && !freely) {
-        int64_t least = least_peak(arena, fold);
-        if (least > s->capacity) {
-            s->least = s->least == 0 || least < s->least ? least : s->least;
-        } else if (solve_within(s, &fold->solver, upper, choice, &info)) {
-            out->fits = true;
-            out->objective = info.objective;
+    const int32_t *best = NULL;
+    for (int i = 0; i < c->n_pool; i++) {
+        int64_t objective;
+        if (fits(s, fold, c->pool[i], &objective) && (!best || objective < *out_objective)) {
+            best = c->pool[i];
+            *out_objective = objective;
         }
     }
+    return best;
+}
+
+/* Within memory, below UPPER: from the pool if that is good enough, else solved. LEAST: no choice takes less. */
+static const int32_t *solve_tight(struct mpp_stages *s, struct config *c, const struct mpp_fold *fold, int64_t layers,
+                                  int64_t in_flight, int64_t least, int64_t upper, struct mpp_arena *arena)
+{
+    struct mpp_solver_info info;
+    int64_t objective = INT64_MAX, peak = least_peak(arena, fold);
+    if (peak > s->capacity) {
+        s->least = s->least == 0 || peak < s->least ? peak : s->least;
+        return NULL;
+    }
+    const int32_t *known = from_pool(s, c, fold, &objective);
+    if (known && (double)(objective - least) <= STAGE_GAP * (double)objective)
+        return known;
+    upper = objective < upper ? objective : upper;
+    for (int i = 0; i < c->n_none; i++) /* more in flight take more memory */
+        if (c->none[i].layers == layers && c->none[i].in_flight <= in_flight && c->none[i].below >= upper)
+            return known;
+    int32_t *choice = mpp_arena_array(s->round, fold->solver.n_nodes, int32_t);
+    if (!solve_within(s, &fold->solver, upper, choice, &info)) {
+        int at = c->n_none < POOL ? c->n_none++ : POOL - 1;
+        c->none[at].layers = layers;
+        c->none[at].in_flight = in_flight;
+        c->none[at].below = upper;
+        return known;
+    }
+    c->pool[c->n_pool < POOL ? c->n_pool++ : POOL - 1] = choice;
+    return choice;
+}
+
+/* CONFIG with RUN's layers and IN_FLIGHT micro-batches alive, into OUT (with the fold, in ARENA, and its choice). FREELY:
+ * only the free optimum is tried. UPPER as above. */
+static void solve_config(struct mpp_stages *s, struct config *c, const struct mpp_fold_run *run, int64_t in_flight,
+                         bool freely, int64_t upper, struct mpp_arena *arena, struct mpp_fold *fold, const int32_t **out_choice,
+                         struct solved *out)
+{
+    *out = (struct solved){.objective = INT64_MAX, .bound = INT64_MAX};
+    if (!c->freely.ok || !mpp_fold_make(arena, c->problem, run, in_flight, fold))
+        return;
+    *out_choice = c->freely.choice;
+    out->fits = fits(s, fold, *out_choice, &out->objective);
+    if (!out->fits && !freely && out->objective < upper) {
+        *out_choice = solve_tight(s, c, fold, run->layers, in_flight, out->objective, upper, arena);
+        out->fits = *out_choice && fits(s, fold, *out_choice, &out->objective);
+    }
     if (out->fits)
-        mpp_fold_times(fold, choice, s->schedule.micro_batches, &out->t_ps, &out->once_ps);
+        mpp_fold_times(fold, *out_choice, s->schedule.micro_batches, &out->t_ps, &out->once_ps);
 }
 
 static enum mpp_recompute least_recompute(const struct mpp_stages *s)
@@ -367,8 +459,9 @@ static int reply(struct mpp_stages *s, int64_t t, int64_t once, int id, const st
 }
 
 struct question {
-    struct mpp_fold_run run;
-    int first, last, range;
+    struct shape shape;
+    double part[N_PARTS];         /* what the span holds */
+    int range;
     int64_t in_flight;
 };
 
@@ -378,7 +471,10 @@ static bool ask(struct mpp_stages *s, const struct mpp_pipeline_key *key, struct
     if (s->schedule.chunks > 1 && layers * s->cluster->n_devices != (int64_t)s->layering->n_layers * key->n_devices)
         return false;             /* interleaved: the same for all stages */
     *q = (struct question){.in_flight = key->in_flight};
-    represent(s, key->first_layer, key->last_layer, &q->first, &q->last, &q->run);
+    q->shape = represent(s, key->first_layer, key->last_layer);
+    for (int k = 0; k < N_PARTS && s->one_run; k++)
+        for (int l = key->first_layer; l <= key->last_layer; l++)
+            q->part[k] += s->part[k][l];
     q->range = find_range(s, key->n_devices, key->first_device);
     return s->range[q->range].n_meshes > 0;
 }
@@ -391,31 +487,130 @@ static bool batch_agrees(const struct mpp_stages *s, const struct mpp_candidate 
     return pinned == 0 || s->schedule.micro_batches * pinned * dp == s->graph->global_batch;
 }
 
-/* Candidates of a question, in the order of their least costs. */
+/* ---- surveys ---- */
+
+/* Which part of the model a node of the survey's graph belongs to. */
+static int part_of_node(const struct mpp_stage_problem *p, int node, int repeat, int first_forward, int first_backward)
+{
+    const struct mpp_stage_node *x = &p->node[node];
+    const struct mpp_graph *g = p->graph;
+    if (x->kind != MPP_NODE_GROUPS)
+        return g->tensors[x->tensor].repeat == repeat ? ITERATION : AFTER;
+    const struct mpp_gop *op = &g->ops[g->groups[x->groups[0]].ops[0]];
+    if (op->repeat == repeat)
+        return ITERATION;
+    if (op->phase == MPP_PHASE_UPDATE)
+        return AFTER;
+    return op->phase <= MPP_PHASE_FORWARD ? (x->groups[0] < first_forward ? BEFORE : AFTER)
+                                          : (x->groups[0] < first_backward ? AFTER : BEFORE);
+}
+
+/* The parts' costs under CHOICE of FOLD, whose run folds LAYERS iterations. */
+static void split_costs(const struct mpp_stages *s, const struct mpp_fold *fold, const int32_t *choice, int repeat,
+                        int64_t layers, struct survey *out)
+{
+    const struct mpp_stage_problem *p = fold->p;
+    const struct mpp_graph *g = p->graph;
+    int first_forward = g->n_groups, first_backward = g->n_groups;
+    for (int i = g->n_groups - 1; i >= 0; i--)
+        if (g->ops[g->groups[i].ops[0]].repeat == repeat)
+            *(g->groups[i].phase <= MPP_PHASE_FORWARD ? &first_forward : &first_backward) = i;
+    double t[N_PARTS] = {0}, once[N_PARTS] = {0};
+    for (int i = 0; i < fold->solver.n_nodes; i++) {
+        int part = part_of_node(p, fold->from[i], repeat, first_forward, first_backward);
+        *(fold->node_once[i] ? &once[part] : &t[part]) += (double)fold->solver.nodes[i].cost[choice[i]];
+    }
+    for (int i = 0; i < fold->solver.n_values; i++) {
+        const struct mpp_solver_value *v = &fold->solver.values[i];
+        int part = part_of_node(p, fold->from[v->consumers[0]], repeat, first_forward, first_backward);
+        *(fold->value_once[i] ? &once[part] : &t[part]) += (double)mpp_fold_copies(fold, i, choice);
+    }
+    for (int k = 0; k < N_PARTS; k++) {
+        double n = k == ITERATION ? (double)(layers + s->folded - 2) : 1;
+        out->t[k] = t[k] / n / (double)s->schedule.micro_batches;
+        out->once[k] = once[k] / n;
+    }
+}
+
+static const struct survey *look_at(struct mpp_stages *s, int range, int mesh)
+{
+    struct survey *x = &s->range[range].survey[mesh];
+    if (x->known)
+        return x;
+    x->known = true;
+    struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
+    struct mpp_fold fold;
+    struct mpp_solver_info info;
+    for (;;) {
+        struct shape shape = represent(s, 0, s->layering->n_layers - 1);
+        int config = find_config(s, find_span(s, shape, least_recompute(s)), range, mesh);
+        if (!s->config[config].ok)
+            break;
+        shape.run.layers = typical_layers(s, &shape.run, range);
+        if (mpp_fold_make(scratch, s->config[config].problem, &shape.run, 1, &fold)) {
+            int32_t *choice = mpp_arena_array(scratch, fold.solver.n_nodes, int32_t);
+            x->ok = solve_free(s, fold.solver, choice, &info) >= 0;
+            if (x->ok)
+                split_costs(s, &fold, choice, shape.run.repeat, shape.run.layers, x);
+            break;
+        }
+        if (s->folded == SEVERAL)
+            break;
+        s->folded = SEVERAL;      /* the ends of the run are not like its other layers */
+    }
+    mpp_arena_free(scratch);
+    return x;
+}
+
+/* ---- candidates ---- */
+
 struct candidate {
-    int config, mesh;
-    enum mpp_recompute recompute;
-    int64_t t_ps, once_ps, objective;
+    int mesh;
+    int64_t t_ps, once_ps, objective; /* the least it takes, about */
 };
 
-/* Add those of recomputation R to the N of OUT. */
-static int add_candidates(struct mpp_stages *s, const struct question *q, enum mpp_recompute r, struct candidate *out, int n)
+static int64_t to_ps(double x)
 {
-    int span = find_span(s, q->first, q->last, r);
+    return x < 0 ? 0 : x > 9e18 ? INT64_MAX / 4 : (int64_t)x;
+}
+
+/* What Q takes with MESH if memory is no matter; false: it cannot be. */
+static bool estimate(struct mpp_stages *s, const struct question *q, int mesh, struct candidate *out)
+{
+    *out = (struct candidate){.mesh = mesh};
+    if (!batch_agrees(s, &s->range[q->range].mesh[mesh]))
+        return false;
+    if (s->one_run) {
+        const struct survey *x = look_at(s, q->range, mesh);
+        double t = 0, once = 0;
+        for (int k = 0; k < N_PARTS; k++) {
+            t += q->part[k] * x->t[k];
+            once += q->part[k] * x->once[k];
+        }
+        out->t_ps = to_ps(t);
+        out->once_ps = to_ps(once);
+        if (!x->ok)
+            return false;
+    } else {
+        int config = find_config(s, find_span(s, q->shape, least_recompute(s)), q->range, mesh);
+        const struct freely *f = s->config[config].ok ? solve_freely(s, config, &q->shape.run, q->range) : NULL;
+        if (!f || !f->ok)
+            return false;
+        out->t_ps = at_layers(f->t_base, f->t_slope, q->shape.run.layers);
+        out->once_ps = at_layers(f->once_base, f->once_slope, q->shape.run.layers);
+    }
+    out->objective = to_ps((double)out->t_ps * (double)s->schedule.micro_batches + (double)out->once_ps);
+    return true;
+}
+
+/* The meshes of Q by what they take at least. */
+static int list_candidates(struct mpp_stages *s, const struct question *q, struct candidate *out)
+{
+    int n = 0;
     for (int m = 0; m < s->range[q->range].n_meshes && m < MAX_MESHES; m++) {
-        if (!batch_agrees(s, &s->range[q->range].mesh[m]))
+        struct candidate c;
+        if (!estimate(s, q, m, &c))
             continue;
-        int config = find_config(s, span, q->range, m);
-        if (!s->config[config].ok)
-            continue;
-        const struct freely *f = solve_freely(s, config, &q->run, q->range);
-        if (!f->ok)
-            continue;
-        int64_t layers = q->run.present > 0 ? q->run.layers : 0;
-        struct candidate c = {.config = config, .mesh = m, .recompute = r,
-                              .t_ps = at_layers(f->t_base, f->t_slope, layers),
-                              .once_ps = at_layers(f->once_base, f->once_slope, layers)};
-        c.objective = c.t_ps * s->schedule.micro_batches + c.once_ps;
         int at = n++;
         for (; at > 0 && out[at - 1].objective > c.objective; at--)
             out[at] = out[at - 1];
@@ -427,15 +622,14 @@ static int add_candidates(struct mpp_stages *s, const struct question *q, enum m
 static int bounds(struct mpp_stages *s, const struct question *q, const struct mpp_pipeline_option **out)
 {
     struct candidate list[MAX_MESHES];
-    int n = add_candidates(s, q, least_recompute(s), list, 0);
+    int n = list_candidates(s, q, list);
     return n == 0 ? 0 : reply(s, list[0].t_ps, list[0].once_ps, -1, out);
 }
 
-/* The answer for candidate C: remembered, if it is good for UPPER. */
-static struct solved answer_for(struct mpp_stages *s, const struct question *q, const struct candidate *c, bool freely,
-                                int64_t upper)
+/* The answer for CONFIG: remembered, if it is good for UPPER. */
+static struct solved answer_for(struct mpp_stages *s, const struct question *q, int config, bool freely, int64_t upper)
 {
-    int64_t key[4] = {c->config, q->run.layers, q->in_flight, freely};
+    int64_t key[4] = {config, q->shape.run.layers, q->in_flight, freely};
     bool is_new;
     int id = mpp_memo_add(s->answers, key, sizeof key, &is_new);
     s->answer = mpp_arena_grow(s->round, s->answer, &s->cap_answer, (size_t)id + 1, sizeof *s->answer);
@@ -443,51 +637,84 @@ static struct solved answer_for(struct mpp_stages *s, const struct question *q, 
         return s->answer[id];
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     struct mpp_fold fold;
-    int32_t *choice;
+    const int32_t *choice;
     struct solved x;
-    solve_config(s, &s->config[c->config], &q->run, q->in_flight, freely, upper, scratch, &fold, &choice, &x);
+    solve_config(s, &s->config[config], &q->shape.run, q->in_flight, freely, upper, scratch, &fold, &choice, &x);
     x.bound = x.fits ? x.objective : upper;
     mpp_arena_free(scratch);
     s->answer[id] = x;
     return x;
 }
 
-/* The best of LIST whose free optimum fits; -1: none. */
-static int first_free(struct mpp_stages *s, const struct question *q, const struct candidate *list, int n, struct solved *out)
+/* A config whose free optimum does not fit. */
+struct tight {
+    int config, mesh;
+    enum mpp_recompute recompute;
+    int64_t objective;            /* of the free optimum */
+};
+
+/* The best plan of a question so far. */
+struct found {
+    bool any;
+    struct solved answer;
+    struct choice choice;
+    int n_tight;
+    struct tight tight[MAX_MESHES * MPP_RECOMPUTE_COUNT];
+};
+
+static void keep(struct found *f, const struct question *q, int mesh, enum mpp_recompute r, struct solved x)
 {
-    for (int i = 0; i < n; i++) {
-        *out = answer_for(s, q, &list[i], true, INT64_MAX);
-        if (out->fits)
-            return i;
+    if (!x.fits || x.objective >= f->answer.objective)
+        return;
+    f->any = true;
+    f->answer = x;
+    f->choice = (struct choice){q->range, mesh, r};
+}
+
+/* The free optimum of Q on MESH with as little recomputation as it fits with. */
+static void try_mesh(struct mpp_stages *s, const struct question *q, int mesh, struct found *f)
+{
+    int pinned = s->options->pins.recompute;
+    for (int r = pinned >= 0 ? pinned : MPP_RECOMPUTE_NONE; r <= (pinned >= 0 ? pinned : MPP_RECOMPUTE_FULL); r++) {
+        if (r == MPP_RECOMPUTE_SELECTIVE && pinned < 0 && !s->graph->unfused)
+            continue;             /* a fused attention keeps no scores: there is next to nothing to save */
+        int config = find_config(s, find_span(s, q->shape, (enum mpp_recompute)r), q->range, mesh);
+        if (!s->config[config].ok || !solve_freely(s, config, &q->shape.run, q->range)->ok)
+            continue;
+        struct solved x = answer_for(s, q, config, true, INT64_MAX);
+        keep(f, q, mesh, (enum mpp_recompute)r, x);
+        if (x.fits)
+            return;
+        if (x.objective >= f->answer.objective)
+            return;
+        f->tight[f->n_tight++] = (struct tight){config, mesh, (enum mpp_recompute)r, x.objective};
     }
-    return -1;
 }
 
 static int exactly(struct mpp_stages *s, const struct question *q, const struct mpp_pipeline_option **out)
 {
-    struct candidate list[MAX_MESHES * MPP_RECOMPUTE_COUNT];
-    enum mpp_recompute least = least_recompute(s);
-    struct solved answer;
-    int n = add_candidates(s, q, least, list, 0), best = first_free(s, q, list, n, &answer);
-    if (best != 0 && s->options->pins.recompute < 0) {
-        for (int r = MPP_RECOMPUTE_NONE + 1; r < MPP_RECOMPUTE_COUNT; r++)
-            n = add_candidates(s, q, (enum mpp_recompute)r, list, n);
-        best = first_free(s, q, list, n, &answer);
+    struct candidate list[MAX_MESHES];
+    struct found *f = mpp_arena_array(s->round, 1, struct found);
+    int n = list_candidates(s, q, list);
+    f->answer.objective = s->upper;
+    for (int i = 0; i < n && list[i].objective < f->answer.objective; i++)
+        try_mesh(s, q, list[i].mesh, f);
+    for (int done = 0; done < f->n_tight; done++) {
+        int next = -1;
+        for (int i = 0; i < f->n_tight; i++)
+            if (f->tight[i].config >= 0 && (next < 0 || f->tight[i].objective < f->tight[next].objective))
+                next = i;
+        struct tight *t = &f->tight[next];
+        if (t->objective >= f->answer.objective)
+            break;
+        keep(f, q, t->mesh, t->recompute, answer_for(s, q, t->config, false, f->answer.objective));
+        t->config = -1;
     }
-    if (best < 0)
-        answer = (struct solved){.objective = INT64_MAX};
-    for (int i = 0; i < n && i != best && list[i].objective < answer.objective; i++) {
-        struct solved x = answer_for(s, q, &list[i], false, answer.objective);
-        if (x.fits && x.objective < answer.objective) {
-            answer = x;
-            best = i;
-        }
-    }
-    if (best < 0)
+    if (!f->any)
         return 0;
     s->choice = mpp_arena_grow(s->arena, s->choice, &s->cap_choice, (size_t)s->n_choices + 1, sizeof *s->choice);
-    s->choice[s->n_choices] = (struct choice){q->range, list[best].mesh, list[best].recompute};
-    return reply(s, answer.t_ps, answer.once_ps, s->n_choices++, out);
+    s->choice[s->n_choices] = f->choice;
+    return reply(s, f->answer.t_ps, f->answer.once_ps, s->n_choices++, out);
 }
 
 int mpp_stages_options(void *context, const struct mpp_pipeline_key *key, bool exact,
@@ -501,24 +728,15 @@ int mpp_stages_options(void *context, const struct mpp_pipeline_key *key, bool e
     return exact ? exactly(s, &q, out) : bounds(s, &q, out);
 }
 
-static int alike(struct mpp_stages *s, const struct mpp_pipeline_key *key, int64_t in_flight)
+int mpp_stages_alike(void *context, const struct mpp_pipeline_key *key)
 {
+    struct mpp_stages *s = context;
     struct question q;
     bool is_new;
     if (!ask(s, key, &q))
         return -1;
-    int64_t place[5] = {q.first, q.last, q.run.layers, q.range, in_flight};
+    int64_t place[5] = {q.shape.first, q.shape.last, q.shape.run.layers, q.range, q.in_flight};
     return mpp_memo_add(s->keys, place, sizeof place, &is_new);
-}
-
-int mpp_stages_alike(void *context, const struct mpp_pipeline_key *key)
-{
-    return alike(context, key, key->in_flight);
-}
-
-int mpp_stages_alike_bounds(void *context, const struct mpp_pipeline_key *key)
-{
-    return alike(context, key, 0);
 }
 
 /* ---- the whole ---- */
@@ -538,12 +756,15 @@ struct mpp_stages *mpp_stages_new(struct mpp_arena *arena, struct mpp_diag *diag
     s->spans = mpp_memo_new(arena);
     s->ranges = mpp_memo_new(arena);
     s->keys = mpp_memo_new(arena);
+    s->folded = FEW;
     note_iterations(s);
+    note_parts(s);
     return s;
 }
 
-void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule)
+void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, int64_t upper_ps)
 {
+    s->upper = upper_ps;
     bool same = s->round && s->schedule.micro_batches == schedule->micro_batches && s->schedule.chunks == schedule->chunks;
     s->schedule = *schedule;
     if (same)
@@ -551,6 +772,8 @@ void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule)
     if (s->round)
         mpp_arena_free(s->round);
     s->round = mpp_arena_scratch(s->arena);
+    for (int r = 0; r < s->n_ranges; r++)
+        memset(s->range[r].survey, 0, sizeof *s->range[r].survey * (size_t)s->range[r].n_meshes);
     s->configs = mpp_memo_new(s->round);
     s->answers = mpp_memo_new(s->round);
     s->config = NULL;
@@ -565,12 +788,12 @@ enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipelin
     bool ok = ask(s, &stage->key, &q);
     assert(ok);
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
-    struct config *c = &s->config[find_config(s, find_span(s, q.first, q.last, choice->recompute), choice->range, choice->mesh)];
+    int id = find_config(s, find_span(s, q.shape, choice->recompute), choice->range, choice->mesh);
     struct mpp_fold fold;
-    int32_t *folded;
+    const int32_t *folded;
     struct solved x;
-    (void)solve_freely(s, (int)(c - s->config), &q.run, choice->range);
-    solve_config(s, c, &q.run, q.in_flight, false, INT64_MAX, scratch, &fold, &folded, &x);
+    (void)solve_freely(s, id, &q.shape.run, choice->range);
+    solve_config(s, &s->config[id], &q.shape.run, q.in_flight, false, INT64_MAX, scratch, &fold, &folded, &x);
     struct mpp_graph *g = NULL;
     const struct mpp_candidate *mesh = &s->range[choice->range].mesh[choice->mesh];
     struct mpp_pin_rules *rules;
@@ -586,7 +809,7 @@ enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipelin
         || !mpp_stage_problem_build(scratch, s->cluster, rules, site(s, stage->key.first_device), s->capacity, &real, &reason))
         goto done;
     int32_t *decided = mpp_arena_array(scratch, real->solver.n_nodes, int32_t);
-    if (!mpp_fold_expand(&fold, &q.run, folded, real, decided))
+    if (!mpp_fold_expand(&fold, &q.shape.run, folded, real, decided))
         goto done;
     *out = (struct mpp_stage){
         .first_device = stage->key.first_device, .n_devices = stage->key.n_devices,

@@ -1,14 +1,14 @@
 /* stages.h - what a pipeline stage costs: its integer program over all meshes and ways to recompute, remembered.
  *
  *     struct mpp_stages *s = mpp_stages_new(arena, diag, graph, layering, cluster, options);
- *     mpp_stages_set(s, &schedule);                        // micro-batches, schedule: a new round of questions
+ *     mpp_stages_set(s, &schedule, INT64_MAX);                        // micro-batches, schedule: a new round of questions
  *     struct mpp_pipeline_problem p = {..., .options = mpp_stages_options, .context = s};
  *     ... mpp_pipeline_solve(arena, &p, &answer) ...
  *     MPP_TRY(mpp_stages_decide(s, &answer.stage[i], &plan->stages[i]));
  *
- * Spans of layers that are alike have one program, runs of like layers are folded (fold.h). A bound comes from the
- * program without a memory limit and without recomputation, at a chord between numbers of layers, since the least cost is
- * concave in them. Internal to planner/. */
+ * Spans of layers that are alike have one program, runs of like layers are folded (fold.h). What a span takes at least,
+ * about, is the sum of what its layers take in one program of the whole model without a memory limit and without
+ * recomputation. Internal to planner/. */
 #ifndef MPP_STAGES_H
 #define MPP_STAGES_H
 
@@ -22,16 +22,16 @@ struct mpp_stages *mpp_stages_new(struct mpp_arena *arena, struct mpp_diag *diag
                                   const struct mpp_layering *layering, const struct mpp_cluster *cluster,
                                   const struct mpp_plan_options *options);
 
-/* The schedule of the questions that follow; stages: of the key's own. Forgets programs of another micro-batch. */
-void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule);
+/* The schedule of the questions that follow (its number of stages does not matter), and that plans of UPPER_PS and more are
+ * of no interest. Forgets programs of another micro-batch. */
+void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, int64_t upper_ps);
 
 /* As struct mpp_pipeline_problem wants it; CONTEXT is a struct mpp_stages. */
 int mpp_stages_options(void *context, const struct mpp_pipeline_key *key, bool exact,
                        const struct mpp_pipeline_option **out, bool *out_exact);
 
-/* As struct mpp_pipeline_problem wants it: by exact options, and by bounds. */
+/* As struct mpp_pipeline_problem wants it. */
 int mpp_stages_alike(void *context, const struct mpp_pipeline_key *key);
-int mpp_stages_alike_bounds(void *context, const struct mpp_pipeline_key *key);
 
 /* The stage that an option of mpp_stages_options stands for: its graph, mesh, recomputation and every decision, in
  * S's arena. MPP_LIMIT where its program cannot be solved again. */

@@ -100,7 +100,9 @@ void mpp_strategy_note(struct mpp_arena *arena, const struct mpp_graph *g, struc
         const struct mpp_group *group = &g->groups[i];
         bool passes = offers_partial(g, out, group);
         for (int o = 0; o < group->n_out; o++)
-            out->may_be_partial[group->out[o]] = passes || lacks_sum(group->rule, group->n_in + o);
+            /* What comes from another stage is treated like what its own layers hand on: then they are alike. */
+            out->may_be_partial[group->out[o]] = passes || lacks_sum(group->rule, group->n_in + o)
+                                                 || (mpp_price_is_receive(g, group) && group->phase == MPP_PHASE_FORWARD);
     }
 }
 

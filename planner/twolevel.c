@@ -1,8 +1,9 @@
 /* twolevel.c - the best plan over stages, devices, meshes, micro-batch counts, recomputation and schedules.
  *
- * A round is a number of micro-batches and a schedule. Every round is bounded first: the pipeline's dynamic program over
- * stages that know no memory limit. Then rounds are solved, best bound first, until no bound is below the best plan.
- * Devices of large clusters are divided evenly among the stages; up to SMALL devices in any way. */
+ * A round is a number of micro-batches, of stages, and a schedule. No plan of a round takes less than its kernels do if
+ * each runs whole on one device and all devices share them evenly, bubble included: rounds are solved in the order of these
+ * bounds, until none is below the best plan. Devices of large clusters are divided evenly among the stages, up to SMALL
+ * devices in any way. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -11,12 +12,18 @@
 #include "planner/search.h"
 #include "planner/stages.h"
 
+/* Smaller kernels are now and then a little faster than their share of the whole one (tiles, caches). */
+static const double SLACK = 0.97;
+enum { FULL_PIPELINE = 8 };       /* micro-batches per stage */
+enum { MOST_PROGRAMS = 1500 };    /* integer programs solved; then the best so far is good enough */
 enum { SMALL_DEVICES = 16, MAX_ROUNDS = 1024, MAX_LAYERS = 1024, MAX_CHUNKS = 8, MAX_SIZES = 1024 };
 
 struct round {
     struct mpp_schedule schedule;
     bool equal;                   /* all stages of equally many devices */
     int64_t bound;
+    int counts[2];                /* numbers of stages: one, and a 0 */
+    bool done;
 };
 
 /* Layers, and what stages of them cost. */
@@ -43,6 +50,24 @@ struct twolevel {
 
 /* ---- what is searched ---- */
 
+/* Picoseconds of forward and backward of one of K micro-batches, with every kernel whole on one device. */
+static int64_t whole_work(struct twolevel *w, int64_t k)
+{
+    struct mpp_graph *g = w->graph;
+    struct mpp_mesh mesh = {.n_axes = 1, .size = {1, 1, 1}};
+    struct mpp_split whole = {{MPP_WHOLE, MPP_WHOLE, MPP_WHOLE}};
+    struct mpp_reshard_env env;
+    int64_t sum = 0, internal;
+    mpp_reshard_env_init(w->cluster, &mesh, 0, &env);
+    mpp_graph_set_batch(g, g->global_batch / k);
+    for (int i = 0; i < g->n_groups; i++)
+        if (g->groups[i].phase != MPP_PHASE_UPDATE) {
+            int64_t ps = mpp_price_group_in(g, &env, &g->groups[i], whole, &internal);
+            sum = sum > INT64_MAX - ps ? INT64_MAX : sum + ps;
+        }
+    return sum;
+}
+
 static bool count_allowed(const struct twolevel *w, int64_t k)
 {
     const struct mpp_pins *p = &w->options->pins;
@@ -54,25 +79,44 @@ static bool count_allowed(const struct twolevel *w, int64_t k)
     return !p->micro_batch || batch / k % p->micro_batch == 0;
 }
 
-static void add_round(struct twolevel *w, enum mpp_schedule_kind kind, int chunks, int64_t k, bool equal)
+static int64_t times_share(int64_t ps, double share)
 {
-    if (w->n_rounds < MAX_ROUNDS)
-        w->round[w->n_rounds++] = (struct round){{kind, 1, chunks, k}, equal, 0};
+    double x = (double)ps * share;
+    return x > 9e18 ? INT64_MAX : (int64_t)x;
+}
+
+/* WORK: of one micro-batch on one device. */
+static void add_round(struct twolevel *w, enum mpp_schedule_kind kind, int chunks, int64_t k, int stages, int64_t work)
+{
+    bool equal = w->cluster->n_devices > SMALL_DEVICES || chunks > 1;
+    int n = w->cluster->n_devices;
+    double bubble = equal || stages == 1 ? (double)(stages - 1) / chunks : 0;
+    if (w->n_rounds == MAX_ROUNDS || (equal && n % stages) || (chunks > 1 && k % stages))
+        return;
+    struct round r = {{kind, stages, chunks, k}, equal, times_share(work, SLACK * ((double)k + bubble) / n), {stages, 0}, false};
+    int at = w->n_rounds++;
+    for (; at > 0 && w->round[at - 1].bound > r.bound; at--)
+        w->round[at] = w->round[at - 1];
+    w->round[at] = r;
 }
 
 static void add_rounds_of(struct twolevel *w, int64_t k)
 {
     const struct mpp_pins *p = &w->options->pins;
-    bool equal = w->cluster->n_devices > SMALL_DEVICES;
     if (!count_allowed(w, k))
         return;
-    if (p->schedule == MPP_SCHEDULE_GPIPE)
-        add_round(w, MPP_SCHEDULE_GPIPE, 1, k, equal);
-    if (p->interleave <= 1 && (p->schedule < 0 || p->schedule == MPP_SCHEDULE_1F1B))
-        add_round(w, MPP_SCHEDULE_1F1B, 1, k, equal);
-    for (int v = 2; v <= MAX_CHUNKS && p->interleave != 1 && p->pp != 1 && k > 1; v++)
-        if ((p->schedule < 0 || p->schedule == MPP_SCHEDULE_INTERLEAVED) && (p->interleave == 0 || p->interleave == v))
-            add_round(w, MPP_SCHEDULE_INTERLEAVED, v, k, true);
+    int64_t work = whole_work(w, k);
+    for (int i = 0; i < w->n_counts; i++) {
+        int s = w->counts[i];
+        if (p->schedule == MPP_SCHEDULE_GPIPE)
+            add_round(w, MPP_SCHEDULE_GPIPE, 1, k, s, work);
+        if (p->interleave <= 1 && (p->schedule < 0 || p->schedule == MPP_SCHEDULE_1F1B))
+            add_round(w, MPP_SCHEDULE_1F1B, 1, k, s, work);
+        for (int v = 2; v <= MAX_CHUNKS && p->interleave != 1 && s > 1; v++)
+            if ((p->schedule < 0 || p->schedule == MPP_SCHEDULE_INTERLEAVED) && (p->interleave == 0 || p->interleave == v)
+                && w->merged.layering->n_layers % (s * v) == 0)
+                add_round(w, MPP_SCHEDULE_INTERLEAVED, v, k, s, work);
+    }
 }
 
 static void list_rounds(struct twolevel *w)
@@ -104,35 +148,25 @@ static const struct level *level_of(const struct twolevel *w, const struct mpp_s
     return schedule->chunks > 1 ? &w->merged : &w->plain;
 }
 
-/* Of bounds, nothing but bounds is known: the answer is a bound as well. */
-static int only_bounds(void *context, const struct mpp_pipeline_key *key, bool exact, const struct mpp_pipeline_option **out,
-                       bool *out_exact)
-{
-    int n = mpp_stages_options(context, key, false, out, out_exact);
-    (void)exact;
-    *out_exact = true;
-    return n;
-}
-
-static enum mpp_status run_round(struct twolevel *w, const struct round *r, bool bounds, int64_t upper, const int *counts,
-                                 struct mpp_pipeline_answer *out)
+static enum mpp_status run_round(struct twolevel *w, const struct round *r, int64_t upper, struct mpp_pipeline_answer *out)
 {
     const struct level *level = level_of(w, &r->schedule);
     struct mpp_pipeline_problem p = {
         .n_layers = level->layering->n_layers, .n_devices = w->cluster->n_devices, .n_sizes = w->n_sizes, .sizes = w->sizes,
-        .max_stages = w->counts[w->n_counts - 1], .stages = counts, .equal_sizes = r->equal, .kind = r->schedule.kind,
+        .max_stages = r->schedule.stages, .stages = r->counts, .equal_sizes = r->equal, .kind = r->schedule.kind,
         .chunks = r->schedule.chunks, .micro_batches = r->schedule.micro_batches, .upper_bound_ps = upper,
-        .options = bounds ? only_bounds : mpp_stages_options, .alike = bounds ? mpp_stages_alike_bounds : mpp_stages_alike,
+        .options = mpp_stages_options, .alike = mpp_stages_alike,
         .context = level->stages, .interrupt = w->options->interrupt};
-    mpp_stages_set(level->stages, &r->schedule);
+    mpp_stages_set(level->stages, &r->schedule, upper);
     return mpp_pipeline_solve(w->arena, &p, out);
 }
 
 static void say(const struct twolevel *w, const struct round *r, const char *what, int64_t ps)
 {
     if (w->options->progress && ps < INT64_MAX)
-        fprintf(w->options->progress, "%" PRId64 " micro-batches, %s%s: %s %.6g ms\n", r->schedule.micro_batches,
-                mpp_schedule_name(r->schedule.kind), r->schedule.chunks > 1 ? " (chunks)" : "", what, (double)ps * 1e-9);
+        fprintf(w->options->progress, "%" PRId64 " micro-batches, %d stages, %s of %d: %s %.6g ms (bound %.6g)\n",
+                r->schedule.micro_batches, r->schedule.stages, mpp_schedule_name(r->schedule.kind), r->schedule.chunks, what,
+                (double)ps * 1e-9, (double)r->bound * 1e-9);
 }
 
 static bool interrupted(const struct twolevel *w)
@@ -140,53 +174,68 @@ static bool interrupted(const struct twolevel *w)
     return w->options->interrupt && *w->options->interrupt;
 }
 
-/* The bounds of all rounds, ascending. */
-static enum mpp_status bound_rounds(struct twolevel *w)
+static enum mpp_status solve_round(struct twolevel *w, struct round *r)
 {
-    int n = 0;
-    for (int i = 0; i < w->n_rounds && !interrupted(w); i++) {
-        struct round r = w->round[i];
-        struct mpp_pipeline_answer a;
-        MPP_TRY(run_round(w, &r, true, INT64_MAX, w->counts, &a));
-        if (a.n_stages == 0)
-            continue;
-        r.bound = a.time_ps;
-        say(w, &r, "at least", r.bound);
-        int at = n++;
-        for (; at > 0 && w->round[at - 1].bound > r.bound; at--)
-            w->round[at] = w->round[at - 1];
-        w->round[at] = r;
+    struct mpp_pipeline_answer a = {0};
+    enum mpp_status st = run_round(w, r, w->best.time_ps, &a);
+    r->done = true;
+    w->bound = a.bound_ps < w->bound ? a.bound_ps : w->bound;
+    if (a.n_stages > 0 && a.time_ps < w->best.time_ps) {
+        w->best = a;
+        w->best_round = *r;
+        say(w, r, "a plan of", a.time_ps);
+    } else {
+        say(w, r, "no better than", w->best.time_ps);
     }
-    w->n_rounds = n;
-    return MPP_OK;
+    return st;
+}
+
+/* A round of few micro-batches, but enough that the pipeline is mostly full, or of as many as can be: good plans are
+ * among these, and whatever is found early shortens what follows. */
+static bool promising(const struct twolevel *w, const struct round *r)
+{
+    int64_t k = r->schedule.micro_batches, least = INT64_MAX, most = 0;
+    if (r->schedule.kind == MPP_SCHEDULE_INTERLEAVED)
+        return false;
+    for (int i = 0; i < w->n_rounds; i++) {
+        const struct mpp_schedule *x = &w->round[i].schedule;
+        if (x->stages != r->schedule.stages || x->kind != r->schedule.kind)
+            continue;
+        if (x->micro_batches >= FULL_PIPELINE * x->stages && x->micro_batches < least)
+            least = x->micro_batches;
+        most = x->micro_batches > most ? x->micro_batches : most;
+    }
+    return k == least || k == most;
+}
+
+static bool enough(const struct twolevel *w)
+{
+    int64_t within, within_merged, n = mpp_stages_solved(w->plain.stages, &within);
+    n += w->merged.stages == w->plain.stages ? 0 : mpp_stages_solved(w->merged.stages, &within_merged);
+    return w->best.n_stages > 0 && n > MOST_PROGRAMS;
 }
 
 static enum mpp_status solve_rounds(struct twolevel *w)
 {
     w->best.time_ps = w->bound = INT64_MAX;
-    for (int i = 0; i < w->n_rounds; i++) {
-        const struct round *r = &w->round[i];
-        struct mpp_pipeline_answer a = {0};
-        if (r->bound >= w->best.time_ps || interrupted(w)) {
-            w->bound = r->bound < w->bound ? r->bound : w->bound;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < w->n_rounds; i++) {
+            struct round *r = &w->round[i];
+            if (r->done || (pass == 0 && !promising(w, r)))
+                continue;
+            if (r->bound >= w->best.time_ps)
+                break;
             w->stopped = interrupted(w);
-            break;
+            if (w->stopped || enough(w))
+                break;
+            enum mpp_status st = solve_round(w, r);
+            w->stopped = st == MPP_LIMIT;
+            if (st != MPP_OK && st != MPP_LIMIT)
+                return st;
         }
-        enum mpp_status st = run_round(w, r, false, w->best.time_ps, w->counts, &a);
-        w->bound = a.bound_ps < w->bound ? a.bound_ps : w->bound;
-        if (a.n_stages > 0 && a.time_ps < w->best.time_ps) {
-            w->best = a;
-            w->best_round = *r;
-            say(w, r, "a plan of", a.time_ps);
-        } else {
-            say(w, r, "no better than", a.bound_ps);
-        }
-        if (st == MPP_LIMIT) {
-            w->stopped = true;
-            break;
-        }
-        MPP_TRY(st);
-    }
+    for (int i = 0; i < w->n_rounds; i++)
+        if (!w->round[i].done && w->round[i].bound < w->bound)
+            w->bound = w->round[i].bound;
     return MPP_OK;
 }
 
@@ -234,9 +283,12 @@ static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
     struct mpp_plan *plan = mpp_arena_array(w->arena, 1, struct mpp_plan);
     int n = w->best.n_stages;
     struct mpp_stage *stages = mpp_arena_array(w->arena, n, struct mpp_stage);
-    mpp_stages_set(level->stages, &w->best_round.schedule);
+    mpp_stages_set(level->stages, &w->best_round.schedule, INT64_MAX);
     for (int i = 0; i < n; i++) {
-        MPP_TRY(mpp_stages_decide(level->stages, &w->best.stage[i], &stages[i]));
+        enum mpp_status st = mpp_stages_decide(level->stages, &w->best.stage[i], &stages[i]);
+        if (st == MPP_LIMIT)
+            mpp_diag_error(w->diag, (struct mpp_loc){0}, "internal: stage %d of the best plan cannot be rebuilt", i);
+        MPP_TRY(st);
         name_stage_axes(stages[i].graph, &stages[i]);
     }
     int64_t time = w->best.time_ps, bound = w->bound < time ? w->bound : time;
@@ -274,7 +326,6 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
                        ? "no number of stages divides the devices so" : "no number of micro-batches divides the batch so");
         return MPP_INVALID;
     }
-    MPP_TRY(bound_rounds(w));
     MPP_TRY(solve_rounds(w));
     if (w->best.n_stages > 0)
         return make_plan(w, out);
