@@ -54,12 +54,19 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
+def most_bytes(pid):
+    """The most memory it has held until now; 0 once it has ended. (wait4's figure would count this process, before exec.)"""
+    m = re.search(r"^VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M)
+    return int(m[1]) << 10 if m else 0
+
+
 def follow(p, most_s):
-    """(CPU seconds when it came, text) of each line on P's stderr; P gets SIGTERM after MOST_S."""
-    lines, rest, stopped = [], b"", False
+    """(CPU seconds when it came, text) of each line on P's stderr, P's peak bytes; P gets SIGTERM after MOST_S."""
+    lines, rest, stopped, peak_bytes = [], b"", False, 0
     while True:
         ready = select.select([p.stderr], [], [], POLL_S)[0]
         now = cpu_seconds(p.pid)
+        peak_bytes = max(peak_bytes, most_bytes(p.pid))
         if now >= most_s and not stopped:
             p.send_signal(signal.SIGTERM)
             stopped = True
@@ -67,7 +74,7 @@ def follow(p, most_s):
             continue
         data = os.read(p.stderr.fileno(), 1 << 16)
         if not data:
-            return lines
+            return lines, peak_bytes
         *whole, rest = (rest + data).split(b"\n")
         lines += [(now, line.decode()) for line in whole]
 
@@ -76,7 +83,7 @@ def run(path, most_s):
     """The answer, (seconds, bound, best or None) of each line of progress, the verdict's words, CPU seconds, peak bytes."""
     with tempfile.TemporaryFile("w+") as out:
         p = subprocess.Popen([MPPLAN, "--solve-iopddl", str(path)], stdout=out, stderr=subprocess.PIPE)
-        lines = follow(p, most_s)
+        lines, peak_bytes = follow(p, most_s)
         _, status, usage = os.wait4(p.pid, 0)
         p.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
@@ -84,7 +91,7 @@ def run(path, most_s):
             sys.exit(f"{path}: exit status {p.returncode}: {' '.join(text for _, text in lines[-3:])}")
         steps = [(at, int(m[1]), m[2] and int(m[2])) for at, m in ((at, PROGRESS.match(text)) for at, text in lines) if m]
         verdict = next(m for m in (VERDICT.match(text) for _, text in reversed(lines)) if m)
-        return json.loads(out.read()), steps, verdict, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+        return json.loads(out.read()), steps, verdict, usage.ru_utime + usage.ru_stime, peak_bytes
 
 
 def faults_of(problem, choice, steps, verdict, peak_bytes):
