@@ -145,8 +145,7 @@ static enum mpp_status search_plan(struct mpp_arena *arena, struct mpp_diag *dia
 {
     struct mpp_layering *layering;
     struct mpp_graph *whole;
-    const struct mpp_pins *p = &options->pins;
-    if (p->pp > 1 || p->interleave > 1 || p->recompute > 0 || p->schedule >= 0)
+    if (!options->dump_ilp_dir)
         return mpp_plan_pipeline(arena, diag, g, cluster, options, out);
     MPP_TRY(mpp_layering_make(arena, diag, g, 0, &layering));
     MPP_TRY(mpp_span_extract(arena, diag, g, layering, 0, layering->n_layers - 1, MPP_RECOMPUTE_NONE, &whole));

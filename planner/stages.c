@@ -11,8 +11,8 @@
 enum { FEW = 2, SEVERAL = 4 };
 enum { BEFORE, ITERATION, AFTER, N_PARTS }; /* of a model with one run of layers */
 enum { MAX_MESHES = 64, POOL = 8 };
-static const double STAGE_GAP = 0.0005;
-static const int64_t STAGE_WORK = 30000000;
+static const double STAGE_GAP = 0.001;
+static const int64_t STAGE_WORK = 10000000;
 
 /* Layers that stand for a span of any length. */
 struct shape {
@@ -82,6 +82,7 @@ struct mpp_stages {
     const struct mpp_layering *layering;
     const struct mpp_cluster *cluster;
     const struct mpp_plan_options *options;
+    bool even;                    /* stages have equally many devices */
     int64_t capacity, upper;      /* upper: a step that takes as long is of no use, so no stage may */
     int folded;                   /* FEW or SEVERAL */
     int *repeat, *index;          /* [layers] iteration that a layer is; -1: none, or several */
@@ -98,6 +99,8 @@ struct mpp_stages {
     int n_choices, n_ranges;
     struct mpp_pipeline_option reply[1];
     int64_t solved, within, least;
+    int budget;                   /* programs within memory that may still be solved for the present schedule */
+    bool gave_up;                 /* that was not enough */
 };
 
 /* ---- layers ---- */
@@ -316,6 +319,11 @@ static bool solve_within(struct mpp_stages *s, const struct mpp_solver_problem *
     set.work_limit = STAGE_WORK;
     set.upper_bound = upper == INT64_MAX ? 0 : upper;
     set.interrupt = s->options->interrupt;
+    if (s->budget == 0) {
+        s->gave_up = true;
+        return false;
+    }
+    s->budget--;
     s->solved++;
     s->within++;
     if (mpp_solver_setup(problem, &set, &solver) != MPP_OK)
@@ -417,6 +425,8 @@ static const int32_t *solve_tight(struct mpp_stages *s, struct config *c, const 
             return known;
     int32_t *choice = mpp_arena_array(s->round, fold->solver.n_nodes, int32_t);
     if (!solve_within(s, &fold->solver, upper, choice, &info)) {
+        if (s->gave_up)
+            return known;
         int at = c->n_none < POOL ? c->n_none++ : POOL - 1;
         c->none[at].layers = layers;
         c->none[at].in_flight = in_flight;
@@ -465,6 +475,16 @@ struct question {
     int64_t in_flight;
 };
 
+/* Stages of equally many devices have about equally many layers: a tenth more or less, at least one. */
+static bool about_its_share(const struct mpp_stages *s, double iterations, int n_devices)
+{
+    double all = 0;
+    for (int l = 0; l < s->layering->n_layers; l++)
+        all += s->part[ITERATION][l];
+    double share = all * n_devices / s->cluster->n_devices, slack = share / 10 > 1 ? share / 10 : 1;
+    return iterations >= share - slack - 1e-9 && iterations <= share + slack + 1e-9;
+}
+
 static bool ask(struct mpp_stages *s, const struct mpp_pipeline_key *key, struct question *q)
 {
     int64_t layers = key->last_layer - key->first_layer + 1;
@@ -475,6 +495,8 @@ static bool ask(struct mpp_stages *s, const struct mpp_pipeline_key *key, struct
     for (int k = 0; k < N_PARTS && s->one_run; k++)
         for (int l = key->first_layer; l <= key->last_layer; l++)
             q->part[k] += s->part[k][l];
+    if (s->even && s->one_run && !about_its_share(s, q->part[ITERATION], key->n_devices))
+        return false;
     q->range = find_range(s, key->n_devices, key->first_device);
     return s->range[q->range].n_meshes > 0;
 }
@@ -640,7 +662,7 @@ static struct solved answer_for(struct mpp_stages *s, const struct question *q, 
     const int32_t *choice;
     struct solved x;
     solve_config(s, &s->config[config], &q->shape.run, q->in_flight, freely, upper, scratch, &fold, &choice, &x);
-    x.bound = x.fits ? x.objective : upper;
+    x.bound = x.fits ? x.objective : s->gave_up ? 0 : upper;
     mpp_arena_free(scratch);
     s->answer[id] = x;
     return x;
@@ -762,8 +784,12 @@ struct mpp_stages *mpp_stages_new(struct mpp_arena *arena, struct mpp_diag *diag
     return s;
 }
 
-void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, int64_t upper_ps)
+void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, bool even, int64_t upper_ps,
+                    int budget)
 {
+    s->even = even;
+    s->budget = budget;
+    s->gave_up = false;
     s->upper = upper_ps;
     bool same = s->round && s->schedule.micro_batches == schedule->micro_batches && s->schedule.chunks == schedule->chunks;
     s->schedule = *schedule;
@@ -836,6 +862,11 @@ int64_t mpp_stages_solved(const struct mpp_stages *s, int64_t *out_within)
 {
     *out_within = s->within;
     return s->solved;
+}
+
+bool mpp_stages_gave_up(const struct mpp_stages *s)
+{
+    return s->gave_up;
 }
 
 int64_t mpp_stages_least(const struct mpp_stages *s)

@@ -1,7 +1,7 @@
 /* stages.h - what a pipeline stage costs: its integer program over all meshes and ways to recompute, remembered.
  *
  *     struct mpp_stages *s = mpp_stages_new(arena, diag, graph, layering, cluster, options);
- *     mpp_stages_set(s, &schedule, INT64_MAX);                        // micro-batches, schedule: a new round of questions
+ *     mpp_stages_set(s, &schedule, false, INT64_MAX, INT_MAX);                      // micro-batches, schedule: a new round of questions
  *     struct mpp_pipeline_problem p = {..., .options = mpp_stages_options, .context = s};
  *     ... mpp_pipeline_solve(arena, &p, &answer) ...
  *     MPP_TRY(mpp_stages_decide(s, &answer.stage[i], &plan->stages[i]));
@@ -22,9 +22,11 @@ struct mpp_stages *mpp_stages_new(struct mpp_arena *arena, struct mpp_diag *diag
                                   const struct mpp_layering *layering, const struct mpp_cluster *cluster,
                                   const struct mpp_plan_options *options);
 
-/* The schedule of the questions that follow (its number of stages does not matter), and that plans of UPPER_PS and more are
- * of no interest. Forgets programs of another micro-batch. */
-void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, int64_t upper_ps);
+/* The schedule of the questions that follow (its number of stages does not matter), whether all stages have equally many
+ * devices, that plans of UPPER_PS and more are of no interest, and how many programs may be solved within memory (then
+ * configs that would need more have no options: mpp_stages_gave_up). Forgets programs of another micro-batch. */
+void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, bool even, int64_t upper_ps, int budget);
+bool mpp_stages_gave_up(const struct mpp_stages *s);
 
 /* As struct mpp_pipeline_problem wants it; CONTEXT is a struct mpp_stages. */
 int mpp_stages_options(void *context, const struct mpp_pipeline_key *key, bool exact,

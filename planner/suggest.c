@@ -37,14 +37,16 @@ static struct duration duration(int64_t ps)
     return d;
 }
 
-/* Does a search under OPTIONS succeed on CLUSTER? */
+/* Does a search under OPTIONS succeed on CLUSTER? *OUT_PS: the step then. */
 static bool works(struct mpp_graph *graph, const struct mpp_cluster *cluster, const struct mpp_plan_options *options,
-                  struct mpp_search_result *out)
+                  int64_t *out_ps)
 {
     struct mpp_arena *arena = mpp_arena_scratch(graph->arena);
     struct mpp_diag *silent = mpp_diag_in(arena, NULL);
-    bool ok = mpp_pins_check(silent, graph, cluster->n_devices, &options->pins) == MPP_OK
-              && mpp_search_run(arena, graph, cluster, options, out) == MPP_OK;
+    struct mpp_plan *plan;
+    bool ok = mpp_plan_pipeline(arena, silent, graph, cluster, options, &plan) == MPP_OK;
+    if (ok)
+        *out_ps = plan->objective_ps;
     mpp_arena_free(arena);
     return ok;
 }
@@ -66,15 +68,15 @@ static int64_t divisor_from(int64_t n, int64_t from)
 static bool with_micro_batches(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
                                struct mpp_plan_options options)
 {
-    struct mpp_search_result r;
+    int64_t ps;
     int64_t batch = graph->global_batch, pinned = options.pins.micro_batches;
     if (!pinned && !options.pins.micro_batch && !(graph->model && graph->model->training.micro > 0))
         return false;             /* all counts were tried */
     options.pins.micro_batch = 0;
     for (int64_t k = divisor_from(batch, pinned ? pinned + 1 : 1); k > 0; k = divisor_from(batch, k + 1)) {
         options.pins.micro_batches = k;
-        if (works(graph, cluster, &options, &r)) {
-            mpp_diag_note(diag, "--fix micro_batches=%" PRId64 " fits (%s a step)", k, duration(r.objective).text);
+        if (works(graph, cluster, &options, &ps)) {
+            mpp_diag_note(diag, "--fix micro_batches=%" PRId64 " fits (%s a step)", k, duration(ps).text);
             return true;
         }
     }
@@ -85,31 +87,45 @@ static bool with_micro_batches(struct mpp_diag *diag, struct mpp_graph *graph, c
 static bool with_more_devices(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
                               struct mpp_plan_options options, int *out_tried)
 {
-    struct mpp_search_result r;
+    int64_t ps;
     struct mpp_cluster larger = *cluster;
     *out_tried = 0;
     options.pins.dp = options.pins.tp = 0;
     options.pins.mesh = (struct mpp_mesh){0};
     for (int k = 0; k < 6 && mpp_cluster_resize(cluster, 2 * larger.n_devices, &larger); k++) {
         *out_tried = larger.n_devices;
-        if (works(graph, &larger, &options, &r)) {
-            mpp_diag_note(diag, "--gpus %d fits (%s a step)", larger.n_devices, duration(r.objective).text);
+        if (works(graph, &larger, &options, &ps)) {
+            mpp_diag_note(diag, "--gpus %d fits (%s a step)", larger.n_devices, duration(ps).text);
             return true;
         }
     }
     return false;
 }
 
+/* The same pins but for how much is run again. */
+static bool with_recomputation(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
+                               struct mpp_plan_options options)
+{
+    int64_t ps;
+    if (options.pins.recompute < 0 || options.pins.recompute == MPP_RECOMPUTE_FULL)
+        return false;
+    options.pins.recompute = MPP_RECOMPUTE_FULL;
+    if (!works(graph, cluster, &options, &ps))
+        return false;
+    mpp_diag_note(diag, "--fix recompute=full fits (%s a step)", duration(ps).text);
+    return true;
+}
+
 static bool without_pins(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
                          struct mpp_plan_options options)
 {
-    struct mpp_search_result r;
+    int64_t ps;
     struct mpp_arena *arena = mpp_arena_scratch(graph->arena);
     bool pinned = *mpp_pins_text(arena, &options.pins);
     options.pins = mpp_pins_none();
-    bool fits = pinned && works(graph, cluster, &options, &r);
+    bool fits = pinned && works(graph, cluster, &options, &ps);
     if (fits)
-        mpp_diag_note(diag, "without --fix there is a plan that fits (%s a step)", duration(r.objective).text);
+        mpp_diag_note(diag, "without --fix there is a plan that fits (%s a step)", duration(ps).text);
     mpp_arena_free(arena);
     return fits;
 }
@@ -133,7 +149,9 @@ void mpp_suggest(struct mpp_diag *diag, struct mpp_graph *graph, const struct mp
     quiet.progress = NULL;
     quiet.dump_ilp_dir = NULL;
     int tried;
+    quiet.quiet = true;
     bool any = with_micro_batches(diag, graph, cluster, quiet);
+    any = with_recomputation(diag, graph, cluster, quiet) || any;
     any = without_pins(diag, graph, cluster, quiet) || any;
     any = with_more_devices(diag, graph, cluster, quiet, &tried) || any;
     if (!any && tried > 0)

@@ -5,7 +5,9 @@
  * bounds, until none is below the best plan. Devices of large clusters are divided evenly among the stages, up to SMALL
  * devices in any way. */
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
+#include <time.h>
 
 #include "ir/op.h"
 #include "planner/pins.h"
@@ -14,8 +16,8 @@
 
 /* Smaller kernels are now and then a little faster than their share of the whole one (tiles, caches). */
 static const double SLACK = 0.97;
-enum { FULL_PIPELINE = 8 };       /* micro-batches per stage */
-enum { MOST_PROGRAMS = 1500 };    /* integer programs solved; then the best so far is good enough */
+enum { MOST_PROGRAMS = 1000, WITHIN_COUNTS = 6 }; /* integer programs solved (within memory: as so many); then the best so far is taken */
+enum { EARLY_PASSES = 3, EARLY_BUDGET = 6, LATE_BUDGET = 40 }; /* programs within memory of one round */
 enum { SMALL_DEVICES = 16, MAX_ROUNDS = 1024, MAX_LAYERS = 1024, MAX_CHUNKS = 8, MAX_SIZES = 1024 };
 
 struct round {
@@ -23,7 +25,7 @@ struct round {
     bool equal;                   /* all stages of equally many devices */
     int64_t bound;
     int counts[2];                /* numbers of stages: one, and a 0 */
-    bool done;
+    bool done, tried;
 };
 
 /* Layers, and what stages of them cost. */
@@ -35,7 +37,7 @@ struct level {
 struct twolevel {
     struct mpp_arena *arena;
     struct mpp_diag *diag;
-    struct mpp_graph *graph;
+    struct mpp_graph *graph, *whole; /* whole: grouped as one stage */
     const struct mpp_cluster *cluster;
     const struct mpp_plan_options *options;
     struct level plain, merged;   /* merged: what stands before and after a repeat belongs to its first and last layer */
@@ -45,6 +47,7 @@ struct twolevel {
     struct mpp_pipeline_answer best;
     struct round best_round;
     int64_t bound;
+    double deadline_s;
     bool stopped;
 };
 
@@ -53,7 +56,7 @@ struct twolevel {
 /* Picoseconds of forward and backward of one of K micro-batches, with every kernel whole on one device. */
 static int64_t whole_work(struct twolevel *w, int64_t k)
 {
-    struct mpp_graph *g = w->graph;
+    struct mpp_graph *g = w->whole;
     struct mpp_mesh mesh = {.n_axes = 1, .size = {1, 1, 1}};
     struct mpp_split whole = {{MPP_WHOLE, MPP_WHOLE, MPP_WHOLE}};
     struct mpp_reshard_env env;
@@ -93,7 +96,7 @@ static void add_round(struct twolevel *w, enum mpp_schedule_kind kind, int chunk
     double bubble = equal || stages == 1 ? (double)(stages - 1) / chunks : 0;
     if (w->n_rounds == MAX_ROUNDS || (equal && n % stages) || (chunks > 1 && k % stages))
         return;
-    struct round r = {{kind, stages, chunks, k}, equal, times_share(work, SLACK * ((double)k + bubble) / n), {stages, 0}, false};
+    struct round r = {{kind, stages, chunks, k}, equal, times_share(work, SLACK * ((double)k + bubble) / n), {stages, 0}, false, false};
     int at = w->n_rounds++;
     for (; at > 0 && w->round[at - 1].bound > r.bound; at--)
         w->round[at] = w->round[at - 1];
@@ -148,7 +151,8 @@ static const struct level *level_of(const struct twolevel *w, const struct mpp_s
     return schedule->chunks > 1 ? &w->merged : &w->plain;
 }
 
-static enum mpp_status run_round(struct twolevel *w, const struct round *r, int64_t upper, struct mpp_pipeline_answer *out)
+static enum mpp_status run_round(struct twolevel *w, const struct round *r, int64_t upper, int budget,
+                                 struct mpp_pipeline_answer *out)
 {
     const struct level *level = level_of(w, &r->schedule);
     struct mpp_pipeline_problem p = {
@@ -157,7 +161,7 @@ static enum mpp_status run_round(struct twolevel *w, const struct round *r, int6
         .chunks = r->schedule.chunks, .micro_batches = r->schedule.micro_batches, .upper_bound_ps = upper,
         .options = mpp_stages_options, .alike = mpp_stages_alike,
         .context = level->stages, .interrupt = w->options->interrupt};
-    mpp_stages_set(level->stages, &r->schedule, upper);
+    mpp_stages_set(level->stages, &r->schedule, r->equal, upper, budget);
     return mpp_pipeline_solve(w->arena, &p, out);
 }
 
@@ -169,17 +173,30 @@ static void say(const struct twolevel *w, const struct round *r, const char *wha
                 (double)ps * 1e-9, (double)r->bound * 1e-9);
 }
 
-static bool interrupted(const struct twolevel *w)
+static double now_s(void)
 {
-    return w->options->interrupt && *w->options->interrupt;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static enum mpp_status solve_round(struct twolevel *w, struct round *r)
+/* Ctrl-C, or the time that was given is over: plans of such searches are marked, and may differ from run to run. */
+static bool interrupted(const struct twolevel *w)
+{
+    return (w->options->interrupt && *w->options->interrupt) || (w->options->time_limit_s > 0 && now_s() > w->deadline_s);
+}
+
+static enum mpp_status solve_round(struct twolevel *w, struct round *r, bool early)
 {
     struct mpp_pipeline_answer a = {0};
-    enum mpp_status st = run_round(w, r, w->best.time_ps, &a);
-    r->done = true;
-    w->bound = a.bound_ps < w->bound ? a.bound_ps : w->bound;
+    enum mpp_status st = run_round(w, r, w->best.time_ps, early ? EARLY_BUDGET : LATE_BUDGET, &a);
+    bool gave_up = mpp_stages_gave_up(level_of(w, &r->schedule)->stages);
+    r->done = !early || !gave_up;
+    r->tried = true;
+    if (gave_up)
+        a.bound_ps = r->bound;
+    if (r->done)
+        w->bound = a.bound_ps < w->bound ? a.bound_ps : w->bound;
     if (a.n_stages > 0 && a.time_ps < w->best.time_ps) {
         w->best = a;
         w->best_round = *r;
@@ -190,53 +207,84 @@ static enum mpp_status solve_round(struct twolevel *w, struct round *r)
     return st;
 }
 
-/* A round of few micro-batches, but enough that the pipeline is mostly full, or of as many as can be: good plans are
- * among these, and whatever is found early shortens what follows. */
-static bool promising(const struct twolevel *w, const struct round *r)
+/* The first passes look at as many micro-batches as can be, which saves memory, so that plans that fit are soon found; then
+ * at pipelines that are mostly full, and at shorter ones. */
+static bool promising(const struct twolevel *w, const struct round *r, int pass)
 {
-    int64_t k = r->schedule.micro_batches, least = INT64_MAX, most = 0;
-    if (r->schedule.kind == MPP_SCHEDULE_INTERLEAVED)
-        return false;
+    static const int per_stage[EARLY_PASSES] = {INT_MAX, 16, 4};
+    int64_t k = r->schedule.micro_batches, wanted = (int64_t)per_stage[pass] * r->schedule.stages, least = INT64_MAX, most = 0;
     for (int i = 0; i < w->n_rounds; i++) {
-        const struct mpp_schedule *x = &w->round[i].schedule;
-        if (x->stages != r->schedule.stages || x->kind != r->schedule.kind)
-            continue;
-        if (x->micro_batches >= FULL_PIPELINE * x->stages && x->micro_batches < least)
-            least = x->micro_batches;
-        most = x->micro_batches > most ? x->micro_batches : most;
+        int64_t x = w->round[i].schedule.micro_batches;
+        most = x > most ? x : most;
+        least = x >= wanted && x < least ? x : least;
     }
-    return k == least || k == most;
+    return r->schedule.chunks == 1 && k == (least < INT64_MAX ? least : most);
 }
 
 static bool enough(const struct twolevel *w)
 {
-    int64_t within, within_merged, n = mpp_stages_solved(w->plain.stages, &within);
-    n += w->merged.stages == w->plain.stages ? 0 : mpp_stages_solved(w->merged.stages, &within_merged);
-    return w->best.n_stages > 0 && n > MOST_PROGRAMS;
+    int64_t within, more = 0, n = mpp_stages_solved(w->plain.stages, &within);
+    n += w->merged.stages == w->plain.stages ? 0 : mpp_stages_solved(w->merged.stages, &more);
+    return w->best.n_stages > 0 && n + WITHIN_COUNTS * (within + more) > MOST_PROGRAMS;
+}
+
+/* How far K micro-batches are from the best plan's: the larger over the smaller. */
+static double distance(const struct twolevel *w, int64_t k)
+{
+    double best = (double)w->best_round.schedule.micro_batches, x = (double)k;
+    if (w->best.n_stages == 0)
+        return 1;
+    return x > best ? x / best : best / x;
+}
+
+/* The round to solve next: promising ones in the first pass; then numbers of micro-batches near the best plan's first, all
+ * rounds of one number after each other, since they share programs. NULL: none can be better than the best plan. */
+static struct round *next_round(struct twolevel *w, int pass)
+{
+    struct round *next = NULL;
+    for (int i = 0; i < w->n_rounds; i++) {
+        struct round *r = &w->round[i];
+        if (r->done || (pass < EARLY_PASSES && r->tried) || (pass < EARLY_PASSES && !promising(w, r, pass)) || r->bound >= w->best.time_ps)
+            continue;
+        if (next && pass == EARLY_PASSES) {
+            double a = distance(w, r->schedule.micro_batches), b = distance(w, next->schedule.micro_batches);
+            if (a > b || (a == b && (r->schedule.micro_batches < next->schedule.micro_batches
+                                     || (r->schedule.micro_batches == next->schedule.micro_batches && r->bound >= next->bound))))
+                continue;
+        } else if (next) {
+            continue;
+        }
+        next = r;
+    }
+    return next;
 }
 
 static enum mpp_status solve_rounds(struct twolevel *w)
 {
     w->best.time_ps = w->bound = INT64_MAX;
-    for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < w->n_rounds; i++) {
-            struct round *r = &w->round[i];
-            if (r->done || (pass == 0 && !promising(w, r)))
-                continue;
-            if (r->bound >= w->best.time_ps)
-                break;
+    for (int pass = 0; pass <= EARLY_PASSES; pass++) {
+        struct round *r;
+        while ((r = next_round(w, pass)) != NULL) {
             w->stopped = interrupted(w);
             if (w->stopped || enough(w))
                 break;
-            enum mpp_status st = solve_round(w, r);
+            enum mpp_status st = solve_round(w, r, pass < EARLY_PASSES);
             w->stopped = st == MPP_LIMIT;
             if (st != MPP_OK && st != MPP_LIMIT)
                 return st;
         }
+    }
     for (int i = 0; i < w->n_rounds; i++)
         if (!w->round[i].done && w->round[i].bound < w->bound)
             w->bound = w->round[i].bound;
     return MPP_OK;
+}
+
+/* Of what came nearest to fitting; 0: nothing was too large. */
+static int64_t least_bytes(const struct twolevel *w)
+{
+    int64_t a = mpp_stages_least(w->plain.stages), b = mpp_stages_least(w->merged.stages);
+    return a == 0 || (b > 0 && b < a) ? b : a;
 }
 
 /* ---- the plan ---- */
@@ -283,7 +331,7 @@ static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
     struct mpp_plan *plan = mpp_arena_array(w->arena, 1, struct mpp_plan);
     int n = w->best.n_stages;
     struct mpp_stage *stages = mpp_arena_array(w->arena, n, struct mpp_stage);
-    mpp_stages_set(level->stages, &w->best_round.schedule, INT64_MAX);
+    mpp_stages_set(level->stages, &w->best_round.schedule, w->best_round.equal, INT64_MAX, INT_MAX);
     for (int i = 0; i < n; i++) {
         enum mpp_status st = mpp_stages_decide(level->stages, &w->best.stage[i], &stages[i]);
         if (st == MPP_LIMIT)
@@ -313,8 +361,10 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     MPP_TRY(mpp_pins_check(diag, graph, cluster->n_devices, &options->pins));
     MPP_TRY(mpp_layering_make(arena, diag, graph, MAX_LAYERS, &layering));
     struct twolevel *w = mpp_arena_array(arena, 1, struct twolevel);
-    *w = (struct twolevel){.arena = arena, .diag = diag, .graph = graph, .cluster = cluster, .options = options};
+    *w = (struct twolevel){.arena = arena, .diag = diag, .graph = graph, .cluster = cluster, .options = options,
+                           .deadline_s = now_s() + options->time_limit_s};
     w->plain.layering = layering;
+    MPP_TRY(mpp_span_extract(arena, diag, graph, layering, 0, layering->n_layers - 1, MPP_RECOMPUTE_NONE, &w->whole));
     w->merged.layering = mpp_layering_merge_ends(arena, graph, layering);
     w->plain.stages = mpp_stages_new(arena, diag, graph, layering, cluster, options);
     w->merged.stages = w->merged.layering == layering ? w->plain.stages
@@ -329,5 +379,17 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     MPP_TRY(solve_rounds(w));
     if (w->best.n_stages > 0)
         return make_plan(w, out);
-    return w->stopped ? MPP_LIMIT : MPP_INFEASIBLE;
+    if (w->stopped) {
+        mpp_diag_error(diag, (struct mpp_loc){0}, "the search was stopped before it found a plan");
+        return MPP_LIMIT;
+    }
+    if (options->quiet)
+        return MPP_INFEASIBLE;
+    struct mpp_search_result failed = {.least_bytes = least_bytes(w)};
+    if (failed.least_bytes == 0) {
+        mpp_diag_error(diag, (struct mpp_loc){0}, "no plan does what --fix asks: no mesh of the pinned sizes runs all ops");
+        return MPP_INVALID;
+    }
+    mpp_suggest(diag, graph, cluster, options, &failed);
+    return MPP_INFEASIBLE;
 }
