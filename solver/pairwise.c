@@ -15,7 +15,7 @@ static const int64_t LP_PAIRS = 20000, EXACT_PAIRS = 60000, MANY_PAIRS = 100000;
 static const int64_t SEARCH_WORK = INT64_C(2000000000), RESTART_WORK = INT64_C(5000000000), WINDOW_WORK = 200000000, DESCENT_WORK = 200, START_WORK = 500000000, EXACT_WORK = INT64_C(10000000000), PROBE_WORK = INT64_C(3000000000);
 enum { MOST_DENSE = 400, WINDOW_CHOICES = 16, FIRST_WINDOW_PAIRS = 3000, LEAST_WINDOW_PAIRS = 300, MOST_WINDOW_PAIRS = 15000 };
 enum { ASCENT_STEPS = 300, ASCENT_STEPS_MANY = 100, PATIENCE = 10, SETTLING_SWEEPS = 20, WARMING_SWEEPS = 10, MOST_STAGES = 50, STARTS = 6, START_STEPS = 25, WIDER = 4,
-       WORTH_A_STAGE = 50, EXACT_NODES = 400 };
+       WORTH_A_STAGE = 50, EXACT_NODES = 400, LEAST_SHARE = 8 };
 static const double MOST_COST_SUM = 0x1p56, REPORT_S = 0.5, FIRST_STEP = 1.0, AGAIN_STEP = 0.3, SHORTER = 0.7, LEAST_STEP = 1e-4,
                     FIRST_PROBE = 1e-4;
 
@@ -843,6 +843,13 @@ static bool worth_fixing(struct mpp_pairwise *s)
     return true;
 }
 
+/* The descent's share of the next round's work: whole where it found something better, else half of what it was. */
+static int64_t next_share(int64_t share, bool better)
+{
+    int64_t least = SEARCH_WORK / LEAST_SHARE;
+    return better ? SEARCH_WORK : share / 2 > least ? share / 2 : least;
+}
+
 /* Prices settle, blocks and windows follow: first from several places, then from the best. True if the problem has become
  * smaller meanwhile, false when a limit ends it. */
 static bool search(struct mpp_pairwise *s, int *round)
@@ -850,11 +857,14 @@ static bool search(struct mpp_pairwise *s, int *round)
     bool endless = s->set.time_limit_s <= 0 && s->set.work_limit <= 0 && s->set.interrupt == NULL;
     double pairs = FIRST_WINDOW_PAIRS, length = AGAIN_STEP;
     s->relax = mpp_pw_relax_new(s->g, s->arena);
+    int64_t descending = SEARCH_WORK;
     for (; !finished(s) && !(endless && *round > MOST_STAGES); ++*round) {
         bool starts = *round < STARTS;
         ascend(s, starts ? START_STEPS : SETTLING_SWEEPS, length);
         length *= starts ? 1 : SHORTER;
-        descend(s, starts ? START_WORK : SEARCH_WORK, starts);
+        mpp_i128 before = s->has_local ? s->local_cost : (mpp_i128)1 << 100;
+        descend(s, starts && descending > START_WORK ? START_WORK : descending, starts);
+        descending = next_share(descending, s->has_local && s->local_cost < before);
         follow(s, SEARCH_WORK);
         restart(s, RESTART_WORK);
         if (!starts && s->has_local && !s->set.no_windows && !s->set.no_glpk)

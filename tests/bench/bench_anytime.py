@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What `mpplan --solve-iopddl` has found after 1, 5, 20 and 60 CPU seconds, on contest problems in a folder.
 
-    tests/bench/bench_anytime.py FOLDER [NAME...] [--at 1,5,20,60] [--quick]
+    tests/bench/bench_anytime.py FOLDER [NAME...] [--at 1,5,20,60] [--quick] [--save FOLDER]
 
 FOLDER holds NAME.json or NAME.json.gz; names are A, K, M and R if none are given. Each problem is solved once; after the
 last of the times (--quick: 1 and 2) mpplan gets SIGTERM and answers with its best.
@@ -133,6 +133,7 @@ def main():
     parser.add_argument("names", nargs="*", default=["A", "K", "M", "R"])
     parser.add_argument("--at", default="1,5,20,60", help="CPU seconds, ascending")
     parser.add_argument("--quick", action="store_true", help="--at 1,2")
+    parser.add_argument("--save", type=Path, help="a folder for the answers, NAME.txt each")
     args = parser.parse_args()
     times = [1.0, 2.0] if args.quick else [float(x) for x in args.at.split(",")]
     if times != sorted(times) or times[0] <= 0:
@@ -146,6 +147,9 @@ def main():
         problem = problem.get("problem", problem)
         choice, steps, verdict, cpu_s, peak_bytes = run(path, times[-1])
         print(row_of(name, times, steps, verdict, cpu_s, peak_bytes), flush=True)
+        if args.save:
+            args.save.mkdir(parents=True, exist_ok=True)
+            (args.save / f"{name}.txt").write_text(f"{choice}\n")
         for fault in faults_of(problem, choice, steps, verdict, peak_bytes):
             failed = True
             print(f"{name}: {fault}")
