@@ -10,7 +10,7 @@
 #include "solver/pairwise_internal.h"
 #include "solver/restart.h"
 
-enum { MOST_NODES = 7, MOST_CHOICES = 4, N_PROBLEMS = 2000, N_HUGE = 500, SORTS = 4, HUGE = SORTS, RESTART_WORK = 200000 };
+enum { MOST_NODES = 7, MOST_CHOICES = 4, N_PROBLEMS = 2000, N_HUGE = 500, SORTS = 4, HUGE = SORTS, RESTART_WORK = 200000, BLOCKS_WORK = 5000 };
 
 static int passed, failed;
 
@@ -349,6 +349,32 @@ static bool never(void *context)
     return false;
 }
 
+/* Large blocks alone, from FOUND (the best of its problem, NULL: nothing fits) or from anything: what they keep fits and is
+ * allowed; it is the best where they begin there, and where no row binds, since these problems are settled whole. */
+static void test_blocks(const struct mpp_pairwise_problem *p, struct mpp_pw_relax *relax, const int32_t *found, mpp_i128 best, int number,
+                        struct random *r)
+{
+    struct mpp_pw_random random = {(uint64_t)number * 2 + 1};
+    struct mpp_pw_watch watch = {never, NULL};
+    int32_t choice[MOST_NODES], whole[MOST_NODES] = {0};
+    bool offered = found != NULL && below(r, 2) == 0;
+    for (int i = 0; i < relax->n; i++)
+        choice[i] = below(r, relax->vertex[i].n);
+    struct mpp_pw_blocks *b = mpp_pw_blocks_new(relax, choice, &random);
+    if (offered)
+        mpp_pw_blocks_offer(b, found);
+    mpp_pw_blocks_run(b, BLOCKS_WORK, &watch);
+    const int32_t *kept = mpp_pw_blocks_best(b);
+    for (int i = 0; i < relax->n && kept != NULL; i++)
+        whole[relax->vertex[i].node] = kept[i];
+    if (kept != NULL)
+        mpp_pw_graph_replay(relax->g, whole);
+    check(kept == NULL || (best >= 0 && value_of(p, whole) >= best), "what blocks keep fits", number);
+    if (offered || (relax->n_rows == 0 && best >= 0))
+        check(kept != NULL && value_of(p, whole) == best, "blocks keep the best", number);
+    mpp_pw_blocks_free(b);
+}
+
 /* The search from many starts alone: what it finds fits, and is the best, or nothing fits. */
 static void test_restarts(const struct mpp_pairwise_problem *p, mpp_i128 best, int number, struct random *r, struct mpp_arena *a)
 {
@@ -367,6 +393,7 @@ static void test_restarts(const struct mpp_pairwise_problem *p, mpp_i128 best, i
         if (found != NULL)
             mpp_pw_graph_replay(g, whole);
         check(best < 0 ? found == NULL : found != NULL && value_of(p, whole) == best, "restarts find the best", number);
+        test_blocks(p, relax, found, best, number, r);
         mpp_pw_restart_free(x);
         test_buckets(relax, number, r, a);
     }
