@@ -856,11 +856,12 @@ static bool search(struct mpp_pairwise *s, int *round)
 {
     bool endless = s->set.time_limit_s <= 0 && s->set.work_limit <= 0 && s->set.interrupt == NULL;
     double pairs = FIRST_WINDOW_PAIRS, length = AGAIN_STEP;
+    int steps = (int)fmin(fmax((double)START_WORK / (8.0 * (double)(s->info.last.pairs + 1)), START_STEPS), ASCENT_STEPS);
     s->relax = mpp_pw_relax_new(s->g, s->arena);
     int64_t descending = SEARCH_WORK;
     for (; !finished(s) && !(endless && *round > MOST_STAGES); ++*round) {
         bool starts = *round < STARTS;
-        ascend(s, starts ? START_STEPS : SETTLING_SWEEPS, length);
+        ascend(s, starts ? steps : SETTLING_SWEEPS, length);
         length *= starts ? 1 : SHORTER;
         mpp_i128 before = s->has_local ? s->local_cost : (mpp_i128)1 << 100;
         descend(s, starts && descending > START_WORK ? START_WORK : descending, starts);
