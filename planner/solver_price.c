@@ -450,7 +450,8 @@ void mpp_solver_fix(struct mpp_solver *s)
     s->pair = mpp_arena_array(s->arena, s->consumer_first[s->p->n_values], const uint8_t *);
     s->set.gap = -1; /* never close enough */
     s->set.work_limit = s->work + FIX_WORK;
-    for (int round = 0; round < FIX_ROUNDS && (gone > 0 || (gone == 0 && round < 3)) && s->bound < s->upper; round++) {
+    for (int round = 0; round < FIX_ROUNDS && (gone > 0 || (gone == 0 && round < 3))
+                    && (s->bound < s->upper || s->set.dump_reduced); round++) { /* a dump wants all that can be ruled out */
         gone = fix_round(s, round == 0 ? 1 : round == 1 ? CLOSE_STEPS : MAX_STEPS, pool);
         mpp_solver_drop_lonely(s);
         mpp_solver_rows_drop_slack(s);

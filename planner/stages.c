@@ -807,6 +807,20 @@ void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, b
     s->cap_config = s->cap_answer = 0;
 }
 
+/* REAL, the program of a whole span whose layers are not those of the few that stood for them (values that many layers
+ * read): solved as it is. */
+static bool solve_whole(struct mpp_stages *s, const struct mpp_stage_problem *real, int64_t in_flight,
+                        struct mpp_arena *arena, int32_t *out_choice)
+{
+    struct mpp_fold fold;
+    struct mpp_fold_run none = {.repeat = -1};
+    struct mpp_solver_info info;
+    if (!mpp_fold_make(arena, real, &none, in_flight, &fold))
+        return false;
+    return (solve_free(s, fold.solver, out_choice, &info) >= 0 && info.peak_bytes <= s->capacity)
+           || solve_within(s, &fold.solver, INT64_MAX, out_choice, &info);
+}
+
 enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipeline_stage *stage, struct mpp_stage *out)
 {
     const struct choice *choice = &s->choice[stage->option.id];
@@ -835,7 +849,7 @@ enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipelin
         || !mpp_stage_problem_build(scratch, s->cluster, rules, site(s, stage->key.first_device), s->capacity, &real, &reason))
         goto done;
     int32_t *decided = mpp_arena_array(scratch, real->solver.n_nodes, int32_t);
-    if (!mpp_fold_expand(&fold, &q.shape.run, folded, real, decided))
+    if (!mpp_fold_expand(&fold, &q.shape.run, folded, real, decided) && !solve_whole(s, real, q.in_flight, scratch, decided))
         goto done;
     *out = (struct mpp_stage){
         .first_device = stage->key.first_device, .n_devices = stage->key.n_devices,
