@@ -44,9 +44,16 @@ static bool works(struct mpp_graph *graph, const struct mpp_cluster *cluster, co
     struct mpp_arena *arena = mpp_arena_scratch(graph->arena);
     struct mpp_diag *silent = mpp_diag_in(arena, NULL);
     struct mpp_plan *plan;
-    bool ok = mpp_plan_pipeline(arena, silent, graph, cluster, options, &plan) == MPP_OK;
-    if (ok)
-        *out_ps = plan->objective_ps;
+    struct mpp_search_result one;
+    bool ok;
+    if (graph->n_groups > 0) {    /* grouped as one stage: that was searched for */
+        ok = mpp_pins_check(silent, graph, cluster->n_devices, &options->pins) == MPP_OK
+             && mpp_search_run(arena, graph, cluster, options, &one) == MPP_OK;
+        *out_ps = one.objective;
+    } else {
+        ok = mpp_plan_pipeline(arena, silent, graph, cluster, options, &plan) == MPP_OK;
+        *out_ps = ok ? plan->objective_ps : 0;
+    }
     mpp_arena_free(arena);
     return ok;
 }
@@ -107,7 +114,7 @@ static bool with_recomputation(struct mpp_diag *diag, struct mpp_graph *graph, c
                                struct mpp_plan_options options)
 {
     int64_t ps;
-    if (options.pins.recompute < 0 || options.pins.recompute == MPP_RECOMPUTE_FULL)
+    if (graph->n_groups > 0 || options.pins.recompute < 0 || options.pins.recompute == MPP_RECOMPUTE_FULL)
         return false;
     options.pins.recompute = MPP_RECOMPUTE_FULL;
     if (!works(graph, cluster, &options, &ps))
