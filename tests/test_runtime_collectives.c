@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "mpp_rt.h"
+#include "host/half.h"
 #include "host/job.h"
 #include "host/kernels_internal.h"
 #include "host/transport.h"
@@ -227,6 +228,127 @@ static void check_cut(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t 
     free(part);
 }
 
+/* ---- 16 bits: the f32 results, rounded ---- */
+
+enum { WORKSPACE = 1 << 23 };
+
+static uint16_t *rounded(enum mpp_type type, const float *x, int64_t n)
+{
+    uint16_t *y = malloc((size_t)(n + 1) * sizeof *y);
+    mpp_half_write(type, x, n, y);
+    return y;
+}
+
+/* Nothing is written past the workspace that is asked for. */
+static void guard(struct mpp_rank *r, int64_t bytes, bool check, struct tally *t)
+{
+    char intact[64];
+    memset(intact, 90, sizeof intact);
+    if (check)
+        expect(t, memcmp(r->workspace + bytes, intact, sizeof intact) == 0, "a sum in 16 bits stays in its workspace", r, 0);
+    else
+        memcpy(r->workspace + bytes, intact, sizeof intact);
+}
+
+static void check_half_reduce(struct mpp_rank *r, unsigned mask, enum mpp_type type, int64_t count, struct tally *t)
+{
+    float *x = fill(r->rank, count);
+    uint16_t *y = rounded(type, x, count);
+    guard(r, mpp_all_reduce_half_workspace(count), false, t);
+    mpp_all_reduce_half(r, mask, type, y, count);
+    guard(r, mpp_all_reduce_half_workspace(count), true, t);
+    mpp_all_reduce(r, mask, x, count, MPP_REDUCE_SUM);
+    bool ok = true;
+    for (int64_t i = 0; i < count; i++)
+        ok = ok && y[i] == mpp_half_of(type, x[i]);
+    expect(t, ok, "all_reduce_half", r, mask);
+    free(x);
+    free(y);
+}
+
+/* The rows BEGIN .. END - 1 of each block of GOT against those of WANT. */
+static bool rows_equal(enum mpp_type type, const uint16_t *got, const float *want, int64_t outer, int64_t extent, int64_t rows,
+                       int64_t inner)
+{
+    bool ok = true;
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t i = 0; i < rows * inner; i++)
+            ok = ok && got[o * extent * inner + i] == mpp_half_of(type, want[o * extent * inner + i]);
+    return ok;
+}
+
+static void check_half_cut(struct mpp_rank *r, unsigned mask, enum mpp_type type, int64_t outer, int64_t extent,
+                           int64_t inner, struct tally *t)
+{
+    int64_t begin, end, block = cut(r, mask, r->rank, extent, &begin, &end);
+    int64_t n_small = outer * block * inner, n_big = outer * extent * inner;
+    float *small = fill(r->rank, n_small), *big = fill(r->rank, n_big), *want = calloc((size_t)n_big + 1, 4);
+    uint16_t *half_small = rounded(type, small, n_small), *half_big = rounded(type, big, n_big);
+    uint16_t *got = calloc((size_t)n_big + 1, 2);
+    mpp_all_gather(r, mask, outer, extent, inner, small, want);
+    mpp_all_gather_half(r, mask, outer, extent, inner, half_small, got);
+    expect(t, rows_equal(type, got, want, outer, extent, extent, inner), "all_gather_half", r, mask);
+
+    int64_t bytes = mpp_reduce_scatter_half_workspace(outer, extent, inner);
+    guard(r, bytes, false, t);
+    mpp_reduce_scatter_half(r, mask, type, outer, extent, inner, half_big, got);
+    guard(r, bytes, true, t);
+    mpp_reduce_scatter(r, mask, outer, extent, inner, big, want);
+    expect(t, rows_equal(type, got, want, outer, block, end - begin, inner), "reduce_scatter_half", r, mask);
+
+    mpp_slice(r, mask, outer, extent, inner, big, want);
+    mpp_slice_half(r, mask, outer, extent, inner, half_big, got);
+    expect(t, rows_equal(type, got, want, outer, block, end - begin, inner), "slice_half", r, mask);
+
+    mpp_to_partial(r, mask, big, want, n_big);
+    mpp_to_partial_half(r, mask, half_big, got, n_big);
+    expect(t, rows_equal(type, got, want, 1, n_big, n_big, 1), "to_partial_half", r, mask);
+    free(small);
+    free(big);
+    free(want);
+    free(half_small);
+    free(half_big);
+    free(got);
+}
+
+static void check_half_exchange(struct mpp_rank *r, unsigned mask, enum mpp_type type, const int64_t dims[4], int gather,
+                                int split, struct tally *t)
+{
+    int64_t src_dims[4], dst_count = 1, src_count = 1, b, e, padded = cut(r, mask, r->rank, dims[split], &b, &e);
+    memcpy(src_dims, dims, sizeof src_dims);
+    src_dims[gather] = cut(r, mask, r->rank, dims[gather], &b, &e);
+    for (int d = 0; d < 4; d++) {
+        src_count *= src_dims[d];
+        dst_count *= d == split ? padded : dims[d];
+    }
+    float *src = fill(r->rank, src_count), *want = calloc((size_t)dst_count + 1, 4);
+    uint16_t *half_src = rounded(type, src, src_count), *got = calloc((size_t)dst_count + 1, 2);
+    mpp_all_to_all(r, mask, 4, src_dims, gather, dims[gather], split, src, want); /* padding stays 0 in both */
+    mpp_all_to_all_half(r, mask, 4, src_dims, gather, dims[gather], split, half_src, got);
+    expect(t, rows_equal(type, got, want, 1, dst_count, dst_count, 1), "all_to_all_half", r, mask);
+    free(src);
+    free(want);
+    free(half_src);
+    free(got);
+}
+
+static void check_half(struct mpp_rank *r, unsigned mask, int64_t large, struct tally *t)
+{
+    static const int64_t extents[] = {1, 5, 8, 33}, dims[4] = {3, 10, 2, 9};
+    for (enum mpp_type type = MPP_TYPE_BF16; type <= MPP_TYPE_F16; type++) {
+        check_half_reduce(r, mask, type, 17, t);
+        check_half_reduce(r, mask, type, large, t);
+        for (int i = 0; i < 4; i++)
+            for (int inner = 1; inner <= 5; inner += 2) /* odd: blocks of 2 bytes begin anywhere */
+                check_half_cut(r, mask, type, 1 + i % 3, extents[i], inner, t);
+        check_half_cut(r, mask, type, 1, large, 1, t);
+        check_half_cut(r, mask, type, 3, 7, large / 21, t);
+        check_half_cut(r, mask, type, large / 35, 7, 5, t);
+        for (int gather = 0; gather < 4; gather++)
+            check_half_exchange(r, mask, type, dims, gather, (gather + 1 + (int)type % 3) % 4, t);
+    }
+}
+
 static int64_t flat(int n, const int64_t *dims, const int64_t *at)
 {
     int64_t i = 0;
@@ -323,6 +445,7 @@ static void check_large(struct mpp_rank *r, int64_t size, struct tally *t)
         check_all_reduce(r, mask, size, t);
         check_cut(r, mask, 1, size, 1, t);
         check_cut(r, mask, 2, 10, size / 20, t); /* packed in the workspace: 2.4 MB */
+        check_half(r, mask, size, t);
     }
 }
 
@@ -340,7 +463,7 @@ static void set_up(struct job_rank *j, const struct mpp_program *p, struct mpp_t
     for (int a = 0; a < p->n_axes; a++)
         j->r.axis_size[a] = p->axis_size[a];
     mpp_mesh_coords(p, rank, j->r.coord);
-    j->r.workspace = j->workspace = malloc(1 << 22);
+    j->r.workspace = j->workspace = malloc(WORKSPACE);
 }
 
 static void *thread_main(void *arg)
