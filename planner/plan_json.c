@@ -461,6 +461,7 @@ static enum mpp_status write_all(struct writer *w, struct mpp_diag *diag)
     write_text(w, "plan_version", MPP_PLAN_VERSION, ",");
     write_text(w, "model", g->model ? g->model->name : "", ",");
     write_text(w, "preset", g->model ? g->model->preset : "", ",");
+    write_text(w, "precision", g->model ? g->model->training.precision : "f32", ",");
     write_text(w, "cluster", w->cluster->name, ",");
     write_text(w, "device", w->cluster->device.name, ",");
     write_line(w, " \"schedule\"", mpp_json_own(w->arena, json_pack("{s:s,s:i}", "kind", p->schedule, "chunks",

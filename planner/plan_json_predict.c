@@ -122,6 +122,7 @@ static json_t *build(struct mpp_arena *arena, const struct mpp_graph *g, const s
            *others = mpp_json_own(arena, json_array());
     put_text(arena, o, "model", g->model ? g->model->name : "");
     put_text(arena, o, "preset", g->model ? g->model->preset : "");
+    put_text(arena, o, "precision", g->model ? g->model->training.precision : "f32");
     put_text(arena, o, "cluster", cluster->name);
     put_text(arena, o, "device", cluster->device.name);
     put_int(arena, o, "devices", cluster->n_devices);

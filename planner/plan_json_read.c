@@ -136,6 +136,15 @@ static void read_solver(struct reader *r, const json_t *root, struct mpp_solver_
     out->peak_bytes = mpp_json_get_number(r, s, "peak_bytes", 0, INT64_MAX, where);
 }
 
+/* What the step computes in; plans that do not say were made when there was f32 alone. */
+static void check_precision(struct reader *r, const json_t *root)
+{
+    const char *want = r->whole->model ? r->whole->model->training.precision : NULL;
+    const char *have = json_object_get(root, "precision") ? mpp_json_get_text(r, root, "precision", "the plan") : "f32";
+    if (!r->bad && want && strcmp(have, want) != 0)
+        mpp_json_complain(r, "this is a plan for --precision %s, not %s", have, want);
+}
+
 static void read_head(struct reader *r, const json_t *root, const struct mpp_cluster *cluster, struct mpp_plan *p)
 {
     const char *where = "the plan", *model = mpp_json_get_text(r, root, "model", where), *name = mpp_json_get_text(r, root, "cluster", where);
@@ -149,6 +158,7 @@ static void read_head(struct reader *r, const json_t *root, const struct mpp_clu
     if (!r->bad && strcmp(preset, want) != 0)
         mpp_json_complain(r, "this is a plan for %s%s, not %s%s", *preset ? "--preset " : "no preset", preset,
                  *want ? "--preset " : "none", want);
+    check_precision(r, root);
     if (!r->bad && strcmp(name, cluster->name) != 0)
         mpp_json_complain(r, "this is a plan for the cluster \"%s\", not \"%s\"", name, cluster->name);
     p->batch = mpp_json_get_number(r, root, "batch", 1, INT64_MAX, where);

@@ -2,7 +2,6 @@
 """Steps in bf16 and fp16: their losses follow those of fp32, whatever the plan, device count and transport; a step whose
 gradients overflow is skipped and the scale of the loss recovers; masters are what checkpoints hold, and a resumed run goes
 on bit for bit."""
-import json
 import re
 import sys
 
@@ -221,10 +220,12 @@ def same_plan():
     h.check(h.tree(a.dir) == h.tree(b.dir), "fp16: equal bytes")
     c = h.plan("models/gpt.xml", gpus=4, preset="tiny", extra=("--precision", "fp16", "--from-plan", a.dir / "plan.json"))
     h.check(h.tree(a.dir) == h.tree(c.dir), "fp16: --from-plan rebuilds it")
+    p = h.mpplan(*h.arguments("models/gpt.xml", gpus=4, preset="tiny", extra=("--from-plan", a.dir / "plan.json")))
+    h.check(p.returncode == 2 and "plan for --precision f16, not f32" in p.stderr, "a plan of another precision", p.stderr)
     text = (a.dir / "stage0.c").read_text()
     h.check("mpp_gemm_half(r, MPP_TYPE_F16, MPP_TYPE_F16" in text and "mpp_gemm_half(r, MPP_TYPE_F16, MPP_TYPE_F32" in text,
             "products are in 16 bits, gradients of weights in f32")
-    h.check(json.loads((a.dir / "plan.json").read_text())["stages"][0]["memory"]["parameters"] > 0, "weights are accounted for")
+    h.check(a.json["precision"] == "f16" and a.memory["parameters"] > 0, "plan.json says so, and accounts for the weights")
 
 
 def main():
