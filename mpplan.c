@@ -96,9 +96,6 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Up to so many devices plans are of one stage unless pins say otherwise: trainers are written for those. */
-enum { ONE_STAGE_DEVICES = 16 };
-
 static const struct mpp_loc nowhere = {0};
 
 /* ---- the stages ---- */
@@ -149,9 +146,7 @@ static enum mpp_status search_plan(struct mpp_arena *arena, struct mpp_diag *dia
     struct mpp_layering *layering;
     struct mpp_graph *whole;
     const struct mpp_pins *p = &options->pins;
-    bool stages = p->pp > 1 || p->interleave > 1 || p->recompute > 0 || p->schedule >= 0
-                  || (cluster->n_devices > ONE_STAGE_DEVICES && p->pp == 0);
-    if (stages && !options->dump_ilp_dir)
+    if (p->pp > 1 || p->interleave > 1 || p->recompute > 0 || p->schedule >= 0)
         return mpp_plan_pipeline(arena, diag, g, cluster, options, out);
     MPP_TRY(mpp_layering_make(arena, diag, g, 0, &layering));
     MPP_TRY(mpp_span_extract(arena, diag, g, layering, 0, layering->n_layers - 1, MPP_RECOMPUTE_NONE, &whole));

@@ -370,7 +370,8 @@ static void copy_tensors(struct span *s)
 
 static mpp_id reading(const struct span *s, const struct mpp_span_item *item, mpp_id t)
 {
-    t = stand_in(s, t);
+    if (stand_in(s, t) != t)      /* another layer's: its first version, whatever that layer runs again */
+        return s->tensor[stand_in(s, t)];
     return t < 0 ? -1 : item->phase == MPP_PHASE_BACKWARD && s->again[t] ? s->second[t] : s->tensor[t];
 }
 

@@ -1,6 +1,7 @@
 #include "planner/stages.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <string.h>
 
 #include "ir/op.h"
@@ -8,7 +9,7 @@
 #include "planner/pins.h"
 
 /* Layers of a run that stand for any number: its first and last, if they are like the others, else two between them, too. */
-enum { FEW = 2, SEVERAL = 4 };
+enum { FEW = 2, SEVERAL = 4, ALL = INT_MAX };
 enum { BEFORE, ITERATION, AFTER, N_PARTS }; /* of a model with one run of layers */
 enum { MAX_MESHES = 64, POOL = 8 };
 static const double STAGE_GAP = 0.001;
@@ -84,7 +85,8 @@ struct mpp_stages {
     const struct mpp_plan_options *options;
     bool even;                    /* stages have equally many devices */
     int64_t capacity, upper;      /* upper: a step that takes as long is of no use, so no stage may */
-    int folded;                   /* FEW or SEVERAL */
+    int folded;                   /* FEW, SEVERAL or ALL */
+    bool unlike;                  /* layers that should decide alike cannot */
     int *repeat, *index;          /* [layers] iteration that a layer is; -1: none, or several */
     bool one_run;                 /* the model is one run with layers before and after it: surveys tell what spans cost */
     double *part[N_PARTS];        /* [layers] what a layer holds of each */
@@ -355,7 +357,9 @@ static const struct freely *solve_freely(struct mpp_stages *s, int config, const
     struct mpp_solver_info info;
     struct mpp_fold_run r = *run;
     r.layers = typical_layers(s, run, range);
-    if (mpp_fold_make(scratch, c->problem, &r, 1, &fold)) {
+    if (!mpp_fold_make(scratch, c->problem, &r, 1, &fold)) {
+        s->unlike = true;
+    } else {
         int64_t t, once, t1 = 0, once1 = 0;
         f->choice = mpp_arena_array(s->round, fold.solver.n_nodes, int32_t);
         f->ok = solve_free(s, fold.solver, f->choice, &info) >= 0;
@@ -747,7 +751,15 @@ int mpp_stages_options(void *context, const struct mpp_pipeline_key *key, bool e
     *out_exact = exact;
     if (!ask(s, key, &q))
         return 0;
-    return exact ? exactly(s, &q, out) : bounds(s, &q, out);
+    s->unlike = false;
+    int n = exact ? exactly(s, &q, out) : bounds(s, &q, out);
+    while (s->unlike && s->folded != ALL) { /* more layers stand for themselves */
+        s->folded = s->folded == FEW ? SEVERAL : ALL;
+        s->one_run = s->one_run && s->folded != ALL;
+        s->unlike = false;
+        n = !ask(s, key, &q) ? 0 : exact ? exactly(s, &q, out) : bounds(s, &q, out);
+    }
+    return n;
 }
 
 int mpp_stages_alike(void *context, const struct mpp_pipeline_key *key)
@@ -778,9 +790,10 @@ struct mpp_stages *mpp_stages_new(struct mpp_arena *arena, struct mpp_diag *diag
     s->spans = mpp_memo_new(arena);
     s->ranges = mpp_memo_new(arena);
     s->keys = mpp_memo_new(arena);
-    s->folded = FEW;
+    s->folded = graph->unfused ? ALL : FEW; /* each kernel by itself: few choices, and ends that are not like the rest */
     note_iterations(s);
     note_parts(s);
+    s->one_run = s->one_run && s->folded != ALL;
     return s;
 }
 

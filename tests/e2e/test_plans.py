@@ -207,7 +207,7 @@ def check_emitted(what, p):
 
 
 def test_short_code():
-    cases = [dict(preset="tiny", gpus=8, fix="dp=2,tp=4"), dict(preset="gpt2", gpus=8, cluster="dgx-a100"), dict(preset="tiny", gpus=4)]
+    cases = [dict(preset="tiny", gpus=8, fix="dp=2,tp=4"), dict(preset="gpt2", gpus=8, cluster="dgx-a100", fix="dp=8,micro_batches=8"), dict(preset="tiny", gpus=4)]
     for kw in cases:
         lines = {}
         for layers in (2, 96):
