@@ -62,6 +62,8 @@ struct solved {
     bool fits;
     int64_t objective, t_ps, once_ps;
     int64_t bound;                /* nothing that fits costs less */
+    const int32_t *choice;        /* [n_nodes] of the fold, of the present round; NULL: none */
+    int n_nodes;
 };
 
 struct range {                    /* devices, as far as costs go */
@@ -74,6 +76,9 @@ struct range {                    /* devices, as far as costs go */
 struct choice {                   /* what an option's id stands for */
     int range, mesh;
     enum mpp_recompute recompute;
+    struct shape shape;
+    const int32_t *folded;        /* the decision itself, in the fold of the shape */
+    int64_t objective;
 };
 
 struct mpp_stages {
@@ -456,8 +461,11 @@ static void solve_config(struct mpp_stages *s, struct config *c, const struct mp
         *out_choice = solve_tight(s, c, fold, run->layers, in_flight, out->objective, upper, arena);
         out->fits = *out_choice && fits(s, fold, *out_choice, &out->objective);
     }
-    if (out->fits)
+    if (out->fits) {
+        out->choice = *out_choice;
+        out->n_nodes = fold->solver.n_nodes;
         mpp_fold_times(fold, *out_choice, s->schedule.micro_batches, &out->t_ps, &out->once_ps);
+    }
 }
 
 static enum mpp_recompute least_recompute(const struct mpp_stages *s)
@@ -694,7 +702,7 @@ static void keep(struct found *f, const struct question *q, int mesh, enum mpp_r
         return;
     f->any = true;
     f->answer = x;
-    f->choice = (struct choice){q->range, mesh, r};
+    f->choice = (struct choice){q->range, mesh, r, q->shape, NULL, x.objective};
 }
 
 /* The free optimum of Q on MESH with as little recomputation as it fits with. */
@@ -739,6 +747,7 @@ static int exactly(struct mpp_stages *s, const struct question *q, const struct 
     if (!f->any)
         return 0;
     s->choice = mpp_arena_grow(s->arena, s->choice, &s->cap_choice, (size_t)s->n_choices + 1, sizeof *s->choice);
+    f->choice.folded = mpp_arena_memdup(s->arena, f->answer.choice, sizeof(int32_t) * (size_t)f->answer.n_nodes);
     s->choice[s->n_choices] = f->choice;
     return reply(s, f->answer.t_ps, f->answer.once_ps, s->n_choices++, out);
 }
@@ -840,20 +849,18 @@ enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipelin
     struct question q;
     bool ok = ask(s, &stage->key, &q);
     assert(ok);
+    q.shape = choice->shape;
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     int id = find_config(s, find_span(s, q.shape, choice->recompute), choice->range, choice->mesh);
     struct mpp_fold fold;
-    const int32_t *folded;
-    struct solved x;
-    (void)solve_freely(s, id, &q.shape.run, choice->range);
-    solve_config(s, &s->config[id], &q.shape.run, q.in_flight, false, INT64_MAX, scratch, &fold, &folded, &x);
     struct mpp_graph *g = NULL;
     const struct mpp_candidate *mesh = &s->range[choice->range].mesh[choice->mesh];
     struct mpp_pin_rules *rules;
     struct mpp_stage_problem *real;
     const char *reason;
-    enum mpp_status st = x.fits ? MPP_OK : MPP_LIMIT;
-    MPP_TRY_GOTO(st, done, st);
+    enum mpp_status st = MPP_LIMIT;
+    if (!s->config[id].ok || !mpp_fold_make(scratch, s->config[id].problem, &q.shape.run, q.in_flight, &fold))
+        goto done;
     MPP_TRY_GOTO(st, done, mpp_span_extract(s->arena, s->diag, s->graph, s->layering, stage->key.first_layer,
                                             stage->key.last_layer, choice->recompute, &g));
     mpp_graph_set_batch(g, g->global_batch / s->schedule.micro_batches);
@@ -862,7 +869,7 @@ enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipelin
         || !mpp_stage_problem_build(scratch, s->cluster, rules, site(s, stage->key.first_device), s->capacity, &real, &reason))
         goto done;
     int32_t *decided = mpp_arena_array(scratch, real->solver.n_nodes, int32_t);
-    if (!mpp_fold_expand(&fold, &q.shape.run, folded, real, decided) && !solve_whole(s, real, q.in_flight, scratch, decided))
+    if (!mpp_fold_expand(&fold, &q.shape.run, choice->folded, real, decided) && !solve_whole(s, real, q.in_flight, scratch, decided))
         goto done;
     *out = (struct mpp_stage){
         .first_device = stage->key.first_device, .n_devices = stage->key.n_devices,
@@ -875,7 +882,7 @@ enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipelin
         out->resting[t] = mpp_sharding_whole();
     mpp_stage_decide(real, decided, out);
     out->solver = (struct mpp_solver_info){
-        .status = MPP_SOLVER_OPTIMAL, .bound = x.objective, .nodes_full = real->solver.n_nodes,
+        .status = MPP_SOLVER_OPTIMAL, .bound = choice->objective, .nodes_full = real->solver.n_nodes,
         .values_full = real->solver.n_values, .nodes_reduced = fold.solver.n_nodes, .values_reduced = fold.solver.n_values,
         .glpk_status = "not needed"};
     out->solver.objective = mpp_solver_evaluate(&real->solver, decided, &out->solver.peak_bytes, &out->solver.peak_time);
