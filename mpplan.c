@@ -169,6 +169,7 @@ static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *
             MPP_TRY(mpp_plan_read_json(arena, diag, g, cluster, o->from_plan, out_plan));
         else
             MPP_TRY(search_plan(arena, diag, g, cluster, &options, out_plan));
+        options.export_iopddl_dir = NULL; /* the problems are those within all the room there is */
         bound_ps = attempt == 0 ? (*out_plan)->bound_ps : bound_ps;
         (*out_plan)->bound_ps = (*out_plan)->bound_ps < bound_ps ? (*out_plan)->bound_ps : bound_ps;
         MPP_TRY(mpp_plan_derive(arena, diag, g, cluster, *out_plan));
@@ -205,7 +206,7 @@ static bool fits_on(const struct search_for *s, int n)
     struct mpp_lprog *prog;
     struct mpp_plan_options options = s->options;
     options.quiet = true;
-    options.dump_ilp_dir = NULL;
+    options.dump_ilp_dir = options.export_iopddl_dir = NULL;
     bool fits = mpp_cluster_resize(s->cluster, n, &resized)
                 && plan_and_lower(scratch, silent, s->o, options, s->g, &resized, &stats, &plan, &prog) == MPP_OK;
     mpp_arena_free(scratch);
@@ -305,7 +306,7 @@ static enum mpp_status make_folders(struct mpp_arena *arena, struct mpp_diag *di
             continue;
         *c = '\0';
         if (mkdir(part, 0777) != 0 && errno != EEXIST) {
-            mpp_diag_error(diag, (struct mpp_loc){*path ? path : "--dump-ilp", 0}, "cannot make the directory: %s", strerror(errno));
+            mpp_diag_error(diag, (struct mpp_loc){*path ? path : "the directory to write to", 0}, "cannot make the directory: %s", strerror(errno));
             return MPP_IO;
         }
         *c = end;
@@ -388,7 +389,8 @@ static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_c
 {
     const struct mpp_options *o = &job->options;
     struct progress progress;
-    struct mpp_plan_options options = {.pins = o->pins, .dump_ilp_dir = o->dump_ilp, .time_limit_s = o->time_limit_s,
+    struct mpp_plan_options options = {.pins = o->pins, .dump_ilp_dir = o->dump_ilp,
+                                       .export_iopddl_dir = o->export_iopddl, .time_limit_s = o->time_limit_s,
                                        .interrupt = &interrupted, .progress = progress_begin(&progress)};
     enum mpp_status st = MPP_OK;
     int least = 0;
@@ -436,6 +438,8 @@ static enum mpp_status run(struct job *job)
     stats.read_s = now_s() - start;
     if (o->dump_ilp)
         MPP_TRY(make_folders(arena, diag, o->dump_ilp));
+    if (o->export_iopddl)
+        MPP_TRY(make_folders(arena, diag, o->export_iopddl));
     job->phase = "looking at the output directory";
     hold_signals(true);
     enum mpp_status st = o->out ? mpp_outdir_check(arena, diag, o->out) : MPP_OK;

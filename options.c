@@ -42,6 +42,7 @@ const char mpp_options_usage[] =
     "  --help, --version\n"
     "looking inside\n"
     "  --dump-ilp DIR         write the integer programs as CPLEX LP files\n"
+    "  --export-iopddl DIR    write the stage problems of the search in the contest's format (docs/solver.md)\n"
     "  --dump-after PASS      print the graph after build, autodiff, optimizer, precision or fuse, and stop\n"
     "  --print-schema         print the RELAX NG schema of model files, and stop\n"
     "  --solve-iopddl FILE    solve a problem of the intra-operator parallelism contest (docs/solver.md) instead,\n"
@@ -65,6 +66,7 @@ static const struct option {
     {"--from-plan", TEXT, offsetof(struct mpp_options, from_plan)},
     {"--kernels", TEXT, offsetof(struct mpp_options, kernels)},
     {"--dump-ilp", TEXT, offsetof(struct mpp_options, dump_ilp)},
+    {"--export-iopddl", TEXT, offsetof(struct mpp_options, export_iopddl)},
     {"--dump-after", TEXT, offsetof(struct mpp_options, dump_after)},
     {"--stats", TEXT, offsetof(struct mpp_options, stats)},
     {"--calibrate", TEXT, offsetof(struct mpp_options, calibrate)},
@@ -151,17 +153,21 @@ static void check_kernels(struct mpp_diag *diag, struct mpp_options *o)
 /* What excludes each other, and what needs something else. */
 static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
 {
-    const char *searched = o->pinned ? "--fix" : o->dump_ilp ? "--dump-ilp" : o->time_limit_s > 0 ? "--time-limit"
-                           : o->min_gpus ? "--min-gpus" : NULL;
+    const struct mpp_pins *p = &o->pins;
+    const char *searched = o->pinned ? "--fix" : o->dump_ilp ? "--dump-ilp" : o->export_iopddl ? "--export-iopddl"
+                           : o->time_limit_s > 0 ? "--time-limit" : o->min_gpus ? "--min-gpus" : NULL;
     if (o->from_plan && searched)
         mpp_diag_error(diag, nowhere, "--from-plan and %s exclude each other: a plan that is read is not searched for", searched);
     const char *beside = o->model ? o->model : o->out ? "-o" : o->cluster ? "--cluster" : o->gpus ? "--gpus" : o->stats ? "--stats"
-                         : o->from_plan ? "--from-plan" : o->dump_ilp ? "--dump-ilp" : o->pinned ? "--fix" : o->predict ? "--predict"
-                         : o->json ? "--json" : o->min_gpus ? "--min-gpus" : NULL;
+                         : o->from_plan ? "--from-plan" : o->dump_ilp ? "--dump-ilp" : o->export_iopddl ? "--export-iopddl"
+                         : o->pinned ? "--fix" : o->predict ? "--predict" : o->json ? "--json" : o->min_gpus ? "--min-gpus" : NULL;
     if (o->iopddl && beside)
         mpp_diag_error(diag, nowhere, "--solve-iopddl goes with --time-limit alone, not with %s", beside);
     if (o->calibrate && (beside || o->iopddl))
         mpp_diag_error(diag, nowhere, "--calibrate goes with --time-limit alone, not with %s", beside ? beside : "--solve-iopddl");
+    if (o->export_iopddl && (p->pp > 1 || p->interleave > 1 || p->recompute > 0 || p->schedule >= 0))
+        mpp_diag_error(diag, nowhere, "--export-iopddl writes the problems of plans of one stage: not with stages, schedules or "
+                       "recomputation in --fix");
     if (o->min_gpus && o->gpus)
         mpp_diag_error(diag, nowhere, "--min-gpus and --gpus exclude each other: one looks for what the other says");
     if (o->predict && o->out)

@@ -136,6 +136,7 @@ struct mpp_plan_options {
     struct mpp_pins pins;
     int64_t capacity_bytes;       /* per device; 0: the device's usable memory */
     const char *dump_ilp_dir;     /* NULL: none */
+    const char *export_iopddl_dir; /* files of every stage problem that is met; NULL: none */
     FILE *progress;               /* NULL: silent */
     double time_limit_s;          /* of the search; what it has found by then is the plan. 0: none */
     bool quiet;                   /* nothing fits: MPP_INFEASIBLE without looking for ways out */

@@ -8,6 +8,7 @@
  * a plan is found, at the first count that brings no better one. */
 #include "planner/search.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -40,6 +41,8 @@ struct search {
     struct mpp_candidate *candidate;
     int n_candidates;
     struct mpp_search_result *out;
+    int n_exported;
+    enum mpp_status exported;
     struct {
         int64_t bytes, micro_batches;
         struct mpp_candidate c;
@@ -161,6 +164,18 @@ static void note_infeasible(struct search *s, struct trial *t, int64_t micro_bat
     }
 }
 
+/* The mesh's program as a file, where that is asked for. */
+static void export_problem(struct search *s, struct trial *t, int64_t micro_batches)
+{
+    if (!s->opt->export_iopddl_dir || s->exported != MPP_OK)
+        return;
+    const char *name = mpp_arena_printf(t->arena, "%03d-mesh%d", ++s->n_exported, t->c.mesh.size[0]);
+    for (int a = 1; a < t->c.mesh.n_axes; a++)
+        name = mpp_arena_printf(t->arena, "%sx%d", name, t->c.mesh.size[a]);
+    s->exported = mpp_stage_export(t->p, s->capacity, s->opt->export_iopddl_dir,
+                                   mpp_arena_printf(t->arena, "%s-micro%" PRId64, name, micro_batches));
+}
+
 /* The mesh's bound without memory; its optimum where that fits. */
 static void try_quick(struct search *s, struct trial *t, int64_t micro_batches)
 {
@@ -175,6 +190,7 @@ static void try_quick(struct search *s, struct trial *t, int64_t micro_batches)
             s->out->reason = mpp_arena_strdup(s->arena, reason);
         return;
     }
+    export_problem(s, t, micro_batches);
     t->choice = mpp_arena_array(t->arena, t->p->solver.n_nodes, int32_t);
     set.quick = true;
     if (t->c.mesh.n_axes > 2)
@@ -324,6 +340,8 @@ enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph,
         if (out->found && (!s.bound_by_memory || (had && out->objective >= before)))
             break;
     }
+    if (s.exported != MPP_OK)
+        return s.exported;
     if (out->found) {
         mpp_graph_set_batch(graph, graph->global_batch / out->micro_batches);
         return MPP_OK;
@@ -416,6 +434,8 @@ enum mpp_status mpp_plan_search(struct mpp_arena *arena, struct mpp_diag *diag, 
         mpp_suggest(diag, graph, cluster, options, &r);
     else if (st == MPP_INVALID)
         mpp_diag_error(diag, (struct mpp_loc){0}, "no plan does what --fix asks: %s", r.reason ? r.reason : "it contradicts itself");
+    else if (st == MPP_IO)
+        mpp_diag_error(diag, (struct mpp_loc){options->export_iopddl_dir, 0}, "cannot write a stage problem there: %s", strerror(errno));
     else if (st == MPP_LIMIT)
         mpp_diag_error(diag, (struct mpp_loc){0}, "the search was stopped before it found a plan");
     MPP_TRY(st);

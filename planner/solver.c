@@ -134,6 +134,14 @@ static void revive(struct mpp_solver *s)
             s->alive[s->choice_first[i] + k] = s->p->nodes[i].cost[k] < MPP_SOLVER_INF;
 }
 
+void mpp_solver_prepare(struct mpp_solver *s)
+{
+    revive(s);
+    s->pair = NULL;
+    if (s->p->capacity_bytes < INT64_MAX)
+        mpp_solver_rows_build(s);
+}
+
 enum mpp_status mpp_solver_setup(const struct mpp_solver_problem *problem, const struct mpp_solver_settings *settings,
                                  struct mpp_solver **out)
 {
@@ -439,13 +447,10 @@ enum mpp_status mpp_solver_solve(struct mpp_solver *s, int32_t *out_choice, stru
     s->least_peak = 0;
     s->least_peak_time = 0;
     s->work = 0;
-    revive(s);
     info->nodes_full = s->p->n_nodes;
     info->values_full = s->p->n_values;
     info->choices_full = s->choice_first[s->p->n_nodes];
-    s->pair = NULL;
-    if (s->p->capacity_bytes < INT64_MAX)
-        mpp_solver_rows_build(s);
+    mpp_solver_prepare(s);
     s->last = (struct mpp_solver_prices){0, mpp_arena_array(s->arena, s->n_rows, int32_t),
                                          mpp_arena_array(s->arena, s->n_rows, int64_t)};
     MPP_TRY(dump_full(s));

@@ -154,6 +154,9 @@ int32_t mpp_solver_index_add(struct mpp_solver_index *ix, const void *key, size_
 int32_t mpp_solver_index_count(const struct mpp_solver_index *ix);
 const void *mpp_solver_index_key(const struct mpp_solver_index *ix, int32_t id);
 
+/* All choices are alive, all rows are there. */
+void mpp_solver_prepare(struct mpp_solver *s);
+
 /* solver_reduce.c */
 void mpp_solver_rows_build(struct mpp_solver *s);
 int mpp_solver_rows_drop_slack(struct mpp_solver *s);

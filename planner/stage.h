@@ -133,6 +133,11 @@ void mpp_stage_bytes_at(const struct mpp_stage_problem *p, const int32_t *choice
  * INFO->bound; CHOICE and INFO then describe that plan. */
 void mpp_stage_make_uniform(const struct mpp_stage_problem *p, double gap, int32_t *choice, struct mpp_solver_info *info);
 
+/* export.c: the program within CAPACITY_BYTES as DIR/NAME.json, a problem of the intra-operator parallelism contest
+ * (solver/iopddl.h), and what its nodes stand for as DIR/NAME.txt. P stays as it is. MPP_IO with errno. */
+enum mpp_status mpp_stage_export(const struct mpp_stage_problem *p, int64_t capacity_bytes, const char *dir,
+                                 const char *name) MPP_CHECKED;
+
 /* Give the solver's choices names, for dumps. */
 void mpp_stage_name_choices(struct mpp_arena *arena, struct mpp_stage_problem *p);
 

@@ -154,7 +154,7 @@ void mpp_suggest(struct mpp_diag *diag, struct mpp_graph *graph, const struct mp
                       bytes_text(arena, m->inputs));
     mpp_arena_free(arena);
     quiet.progress = NULL;
-    quiet.dump_ilp_dir = NULL;
+    quiet.dump_ilp_dir = quiet.export_iopddl_dir = NULL;
     int tried;
     quiet.quiet = true;
     bool any = with_micro_batches(diag, graph, cluster, quiet);

@@ -132,6 +132,11 @@ def test_options():
     bad("--min-gpus with --gpus", [*tiny, "--min-gpus", "--gpus", "4"], "--min-gpus and --gpus exclude each other")
     bad("--time-limit 0", [*tiny, "--time-limit", "0"], "seconds, more than 0")
     bad("--time-limit with --from-plan", [*tiny, "--from-plan", "p.json", "--time-limit", "5"], "--from-plan and --time-limit exclude each other")
+    bad("--export-iopddl with --from-plan", [*tiny, "--from-plan", "p.json", "--export-iopddl", h.TMP / "x"], "--from-plan and --export-iopddl exclude each other")
+    bad("--export-iopddl with --solve-iopddl", ["--solve-iopddl", "p.json", "--export-iopddl", h.TMP / "x"], "--solve-iopddl goes with --time-limit alone, not with --export-iopddl", out=False)
+    for pin in ("pp=2", "recompute=full", "schedule=gpipe"):
+        bad(f"--export-iopddl with {pin}", [*tiny, "--gpus", "2", "--fix", pin, "--export-iopddl", h.TMP / "x"], "--export-iopddl writes the problems of plans of one stage")
+    bad("--export-iopddl without a value", [*tiny, "--export-iopddl"], "--export-iopddl.*value", out=False)
     bad("--min-gpus with --from-plan", [*tiny, "--from-plan", "p.json", "--min-gpus"], "--from-plan and --min-gpus exclude each other")
     bad("--dump-after of an unknown pass", [*tiny, "--dump-after", "fusion"], "fusion", "fuse")
 

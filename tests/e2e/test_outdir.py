@@ -119,6 +119,11 @@ def test_full():
     h.check(h.tree(old.dir) == before and names(here) == ["plan"], "an old plan is untouched")
     fails("an LP file", limited([*MLP, "--dump-ilp", here / "ilp"], 1024), SYSTEM, "cannot write")
     h.check(not (here / "ilp").exists() or names(here / "ilp") == [], "no part of an LP file is left")
+    fails("a stage problem", limited([*MLP, "--export-iopddl", here / "problems"], 1024), SYSTEM, "cannot write a stage problem", "too large")
+    h.check(names(here / "problems") == [], "no part of a stage problem is left", names(here / "problems"))
+    (here / "file").write_text("")
+    fails("stage problems in a file", h.mpplan(*MLP, "--export-iopddl", here / "file" / "x"), SYSTEM, "cannot make the directory")
+    fails("stage problems in a file", h.mpplan(*MLP, "--export-iopddl", here / "file"), SYSTEM, "file")
     stats = here / "stats.json"
     fails("statistics", limited([*MLP, "--stats", stats], 16), SYSTEM, "cannot write")
     h.check(not stats.exists(), "no part of the statistics is left")

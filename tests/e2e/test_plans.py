@@ -277,6 +277,62 @@ def test_dump():
     h.check(p.returncode == 0 and (folder / "full.lp").exists(), "--dump-ilp makes its folder", p.stderr[-300:])
 
 
+def iopddl_cost(path, choice):
+    """What CHOICE costs in the problem at PATH, and the bytes that are too many at its fullest time."""
+    q = json.loads(path.read_text())["problem"]
+    nodes, edges = q["nodes"], q["edges"]
+    cost = sum(c[k] for c, k in zip(nodes["costs"], choice))
+    cost += sum(t[choice[a] * len(nodes["costs"][b]) + choice[b]] for (a, b), t in zip(edges["nodes"], edges["costs"]))
+    change = {}
+    for (begin, end), usage, k in zip(nodes["intervals"], nodes["usages"], choice):
+        if begin < end:
+            change[begin] = change.get(begin, 0) + usage[k]
+            change[end] = change.get(end, 0) - usage[k]
+    live = most = 0
+    for t in sorted(change):
+        live += change[t]
+        most = max(most, live)
+    return cost, max(0, most - q["usage_limit"])
+
+
+def check_export(what, bound_by_memory, **kw):
+    """The best of the exported problems' optima is the plan's; the answers are added up here."""
+    folder = h.TMP / "problems"
+    shutil.rmtree(folder, ignore_errors=True)
+    p = h.plan(extra=["--export-iopddl", folder], **kw)
+    files, best, tight = sorted(folder.glob("*.json")), None, False
+    h.check(files and all(f.with_suffix(".txt").exists() for f in files), f"{what}: each problem has its names", files)
+    for f in files:
+        r = h.mpplan("--solve-iopddl", f)
+        if r.returncode == 2 and "error" in r.stderr:
+            tight = True          # nothing fits on this mesh
+            continue
+        cost, over = iopddl_cost(f, json.loads(r.stdout))
+        limit = json.loads(f.read_text())["problem"]["usage_limit"]
+        peak = int(re.search(r"peak (\d+) bytes", r.stderr)[1])
+        tight = tight or peak > 0.9 * limit
+        h.check(r.returncode == 0 and re.search(r"^optimal\b", r.stderr, re.M) and over == 0, f"{what}: {f.name} is solved", r.stderr[-300:])
+        best = cost if best is None or cost < best else best
+    objective, bound = p.objective()
+    h.check(best == objective == bound, f"{what}: the exported problems' optimum is the plan's", f"{best}, plan {bound} to {objective}")
+    h.check(tight or not bound_by_memory, f"{what}: memory decides")
+    again = h.plan(**kw)
+    h.check(again.json == p.json, f"{what}: exporting changes no plan")
+    p.remove()
+    again.remove()
+
+
+def test_export():
+    d = dict(layers=2)
+    for n in (1, 2, 4):
+        h.guarded(f"export on {n}", check_export, f"export, gpt on {n}", False, model=GPT, preset="tiny", D=d, gpus=n)
+    d = dict(layers=1)
+    room = 0.75 * h.plan(GPT, preset="tiny", D=d, gpus=2).memory["arena_bytes"]
+    h.guarded("export, little memory", check_export, "export, little memory", True, model=GPT, preset="tiny", D=d, gpus=2,
+              cluster=small_cluster(int(room)))
+    h.guarded("export mlp", check_export, "export, mlp on 4", False, model=MLP, preset="tiny", gpus=4)
+
+
 def test_cbc_full():
     if not shutil.which("cbc"):
         return h.skip("cbc is not installed")
@@ -413,7 +469,7 @@ def test_min_gpus():
 TESTS = {"tensor parallel": test_tensor_parallel, "data parallel": test_data_parallel, "memory forces": test_memory_forces,
          "uneven": test_uneven, "small models": test_small_models,
          "micro-batches": test_micro_batches, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
-         "stages": test_stages, "predict": test_predict, "min gpus": test_min_gpus, "dump": test_dump, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
+         "stages": test_stages, "predict": test_predict, "min gpus": test_min_gpus, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
