@@ -23,20 +23,6 @@ struct folding {
 
 /* ---- which node belongs to which layer ---- */
 
-static void layer_of_node(const struct mpp_stage_problem *p, int node, int *out_repeat, int *out_index)
-{
-    const struct mpp_stage_node *x = &p->node[node];
-    const struct mpp_graph *g = p->graph;
-    if (x->kind == MPP_NODE_GROUPS) {
-        const struct mpp_gop *op = &g->ops[g->groups[x->groups[0]].ops[0]];
-        *out_repeat = op->repeat;
-        *out_index = op->index;
-    } else {
-        *out_repeat = g->tensors[x->tensor].repeat;
-        *out_index = g->tensors[x->tensor].index;
-    }
-}
-
 static bool same_bytes(const void *a, const void *b, size_t size)
 {
     return a == b || memcmp(a, b, size) == 0;
@@ -66,7 +52,7 @@ static bool tag_nodes(struct folding *f)
     int32_t *node[3] = {NULL, mpp_arena_array(f->arena, s->n_nodes, int32_t), mpp_arena_array(f->arena, s->n_nodes, int32_t)};
     for (int i = 0; i < s->n_nodes && f->run->layers > 0; i++) {
         int repeat, index;
-        layer_of_node(f->p, i, &repeat, &index);
+        mpp_stage_layer_of(f->p, i, &repeat, &index);
         int l = repeat != f->run->repeat ? 0 : index == f->run->last ? LATE : index == f->run->first ? EARLY : 0;
         if (l == 0)
             continue;
@@ -323,32 +309,13 @@ void mpp_fold_times(const struct mpp_fold *f, const int32_t *choice, int64_t mic
 
 /* ---- back to all layers ---- */
 
-/* The choice of node B of REAL that decides what choice C of node A of P does; -1: there is none. */
-static int32_t same_choice(const struct mpp_stage_node *x, int32_t choice, const struct mpp_stage_node *y)
-{
-    if (x->kind != y->kind || x->n_groups != y->n_groups)
-        return -1;
-    if (y->n_choices == 1)
-        return 0;                 /* a sum of the scalars of many layers has fewer choices */
-    for (int32_t c = 0; c < y->n_choices; c++) {
-        bool same = true;
-        for (int k = 0; x->kind == MPP_NODE_GROUPS && k < x->n_groups && same; k++)
-            same = !memcmp(&x->split[k][choice], &y->split[k][c], sizeof x->split[k][choice]);
-        if (x->kind != MPP_NODE_GROUPS)
-            same = mpp_sharding_equal(x->rest[choice], y->rest[c]) && mpp_sharding_equal(x->gather[choice], y->gather[c]);
-        if (same)
-            return c;
-    }
-    return -1;
-}
-
 /* The nodes of one layer (REPEAT, INDEX) of P in order; -1, -1: those of no repeat. */
 static int list_layer(const struct mpp_stage_problem *p, int repeat, int index, int32_t *out)
 {
     int n = 0;
     for (int i = 0; i < p->solver.n_nodes; i++) {
         int r, k;
-        layer_of_node(p, i, &r, &k);
+        mpp_stage_layer_of(p, i, &r, &k);
         if (r == repeat && k == index)
             out[n++] = i;
     }
@@ -364,7 +331,7 @@ static struct span_of_repeat iterations(const struct mpp_stage_problem *p, int r
     struct span_of_repeat s = {INT32_MAX, -1};
     for (int i = 0; i < p->solver.n_nodes; i++) {
         int r, k;
-        layer_of_node(p, i, &r, &k);
+        mpp_stage_layer_of(p, i, &r, &k);
         if (r == repeat) {
             s.first = k < s.first ? k : s.first;
             s.last = k > s.last ? k : s.last;
@@ -388,7 +355,7 @@ bool mpp_fold_expand(const struct mpp_fold *f, const struct mpp_fold_run *run, c
         int repeat, index, from;
         if (done[i])
             continue;
-        layer_of_node(real, i, &repeat, &index);
+        mpp_stage_layer_of(real, i, &repeat, &index);
         from = index;
         if (repeat >= 0) {
             struct span_of_repeat have = iterations(p, repeat), want = iterations(real, repeat);
@@ -400,7 +367,10 @@ bool mpp_fold_expand(const struct mpp_fold *f, const struct mpp_fold_run *run, c
         int n = list_layer(p, repeat, from, a), m = list_layer(real, repeat, index, b);
         ok = n == m;
         for (int k = 0; k < n && ok; k++) {
-            out_choice[b[k]] = same_choice(&p->node[a[k]], chosen[a[k]], &real->node[b[k]]);
+            const struct mpp_stage_node *x = &p->node[a[k]], *y = &real->node[b[k]];
+            /* a sum of the scalars of many layers has fewer choices than one of a few */
+            bool only = y->n_choices == 1 && x->kind == y->kind && x->n_groups == y->n_groups;
+            out_choice[b[k]] = only ? 0 : mpp_stage_same_choice(x, chosen[a[k]], y);
             done[b[k]] = true;
             ok = out_choice[b[k]] >= 0;
         }

@@ -357,42 +357,6 @@ enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph,
 
 /* ---- the plan ---- */
 
-/* Does AXIS split a batch (out_batch) or something else on most contractions of the step? */
-static void axis_use(const struct mpp_graph *g, const struct mpp_stage *s, int axis, bool *out_batch, bool *out_other)
-{
-    int n = 0, batch = 0, other = 0;
-    for (int i = 0; i < g->n_groups; i++) {
-        const struct mpp_group *group = &g->groups[i];
-        if (mpp_op_info(g->ops[group->ops[0]].kind)->cls != MPP_CLASS_CONTRACTION)
-            continue;
-        int f = s->split[i].axis[axis];
-        n++;
-        if (f >= 0)
-            *(group->rule->factor[f].size.per_batch > 0 ? &batch : &other) += 1;
-    }
-    *out_batch = 2 * batch > n;
-    *out_other = 2 * other > n;
-}
-
-/* Call an axis by what it does, unless pins have named it or it is not clear. */
-static void name_axes(const struct mpp_graph *g, struct mpp_stage *s, const struct mpp_candidate *c)
-{
-    static const char *const data[] = {"data", "data2", "data3"}, *const model[] = {"model", "model2", "model3"};
-    static const char *const letter[] = {"a", "b", "c"};
-    int n_data = 0, n_model = 0;
-    for (int a = 0; a < s->mesh.n_axes; a++) {
-        n_data += a == c->data_axis;
-        n_model += a == c->model_axis;
-    }
-    for (int a = 0; a < s->mesh.n_axes; a++) {
-        bool batch, other;
-        if (a == c->data_axis || a == c->model_axis)
-            continue;
-        axis_use(g, s, a, &batch, &other);
-        s->mesh.name[a] = batch ? data[n_data++] : other ? model[n_model++] : letter[a];
-    }
-}
-
 /* The program of the chosen mesh, written for another solver to check. */
 static enum mpp_status dump_ilp(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
                                 const struct mpp_plan_options *options, const struct mpp_search_result *r)
@@ -446,7 +410,7 @@ enum mpp_status mpp_plan_search(struct mpp_arena *arena, struct mpp_diag *diag, 
     *stage = r.decided;
     stage->n_devices = cluster->n_devices;
     stage->mesh = r.candidate.mesh;
-    name_axes(graph, stage, &r.candidate);
+    mpp_stage_name_axes(graph, stage);
     *plan = (struct mpp_plan){
         .version = MPP_PLAN_VERSION, .batch = graph->global_batch, .micro_batches = r.micro_batches,
         .schedule = "accumulate", .n_stages = 1, .stages = stage, .solver = r.info, .objective_ps = r.objective,

@@ -129,6 +129,15 @@ void mpp_stage_decide(const struct mpp_stage_problem *p, const int32_t *choice, 
 void mpp_stage_bytes_at(const struct mpp_stage_problem *p, const int32_t *choice, int32_t time,
                         struct mpp_memory *out);
 
+/* axes.c: call each axis of the decided stage S of G by what it splits ("data", "model2"; "a" where that is not clear),
+ * unless it has such a name already. */
+void mpp_stage_name_axes(const struct mpp_graph *g, struct mpp_stage *s);
+
+/* uniform.c: the layer (repeat and index; -1: none) that NODE belongs to. */
+void mpp_stage_layer_of(const struct mpp_stage_problem *p, int node, int *out_repeat, int *out_index);
+/* The choice of node Y that decides what CHOICE does for node X, perhaps of another problem; -1: there is none. */
+int32_t mpp_stage_same_choice(const struct mpp_stage_node *x, int32_t choice, const struct mpp_stage_node *y);
+
 /* uniform.c: make all layers of a repeat decide alike where that fits P's capacity and stays within GAP of
  * INFO->bound; CHOICE and INFO then describe that plan. */
 void mpp_stage_make_uniform(const struct mpp_stage_problem *p, double gap, int32_t *choice, struct mpp_solver_info *info);

@@ -231,13 +231,14 @@ static int find_span(struct mpp_stages *s, struct shape shape, enum mpp_recomput
     return id;
 }
 
-/* Ranges of a size differ in where their node ends and, where links do, in where they begin. */
+/* Ranges of a size differ in where their node ends, in whether there is a stage before and after them and, where links
+ * do, in where they begin. */
 static int find_range(struct mpp_stages *s, int n, int first)
 {
     const struct mpp_cluster *c = s->cluster;
     int per_node = c->any_per_node || c->n_nodes == 1 ? c->n_devices : c->devices_per_node, place = first % per_node;
     bool within = place + n <= per_node, same = c->kind != MPP_LINK_MESH && within;
-    int key[4] = {n, same ? 0 : place, place == 0, (place + n) % per_node == 0};
+    int key[6] = {n, same ? 0 : place, place == 0, (place + n) % per_node == 0, first == 0, first + n == c->n_devices};
     bool is_new;
     int id = mpp_memo_add(s->ranges, key, sizeof key, &is_new);
     if (is_new) {

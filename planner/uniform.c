@@ -14,7 +14,7 @@ struct layers {
     int *node;                    /* [n * n_nodes] */
 };
 
-static void layer_of(const struct mpp_stage_problem *p, int node, int *out_repeat, int *out_index)
+void mpp_stage_layer_of(const struct mpp_stage_problem *p, int node, int *out_repeat, int *out_index)
 {
     const struct mpp_stage_node *x = &p->node[node];
     const struct mpp_graph *g = p->graph;
@@ -33,7 +33,7 @@ static bool list_layers(struct mpp_arena *arena, const struct mpp_stage_problem 
 {
     int most = -1, r, i;
     for (int v = 0; v < p->solver.n_nodes; v++) {
-        layer_of(p, v, &r, &i);
+        mpp_stage_layer_of(p, v, &r, &i);
         if (r == repeat && i > most)
             most = i;
     }
@@ -42,7 +42,7 @@ static bool list_layers(struct mpp_arena *arena, const struct mpp_stage_problem 
         return false;
     int *count = mpp_arena_array(arena, out->n, int);
     for (int v = 0; v < p->solver.n_nodes; v++) {
-        layer_of(p, v, &r, &i);
+        mpp_stage_layer_of(p, v, &r, &i);
         if (r == repeat)
             count[i]++;
     }
@@ -53,17 +53,15 @@ static bool list_layers(struct mpp_arena *arena, const struct mpp_stage_problem 
     out->node = mpp_arena_array(arena, out->n * out->n_nodes, int);
     memset(count, 0, (size_t)out->n * sizeof *count);
     for (int v = 0; v < p->solver.n_nodes; v++) {
-        layer_of(p, v, &r, &i);
+        mpp_stage_layer_of(p, v, &r, &i);
         if (r == repeat)
             out->node[i * out->n_nodes + count[i]++] = v;
     }
     return true;
 }
 
-/* The choice of node B that decides what CHOICE decides for node A; -1: there is none. */
-static int32_t same_choice(const struct mpp_stage_problem *p, int a, int32_t choice, int b)
+int32_t mpp_stage_same_choice(const struct mpp_stage_node *x, int32_t choice, const struct mpp_stage_node *y)
 {
-    const struct mpp_stage_node *x = &p->node[a], *y = &p->node[b];
     if (x->kind != y->kind || x->n_groups != y->n_groups)
         return -1;
     for (int32_t c = 0; c < y->n_choices; c++) {
@@ -84,7 +82,7 @@ static bool spread(const struct layers *l, int from, int32_t *choice)
     for (int i = 0; i < l->n; i++)
         for (int k = 0; k < l->n_nodes && i != from; k++) {
             int a = l->node[from * l->n_nodes + k], b = l->node[i * l->n_nodes + k];
-            int32_t c = same_choice(l->p, a, choice[a], b);
+            int32_t c = mpp_stage_same_choice(&l->p->node[a], choice[a], &l->p->node[b]);
             if (c < 0)
                 return false;
             choice[b] = c;
@@ -96,7 +94,7 @@ static bool equal_layers(const struct layers *l, const int32_t *choice, int a, i
 {
     for (int k = 0; k < l->n_nodes; k++) {
         int x = l->node[a * l->n_nodes + k], y = l->node[b * l->n_nodes + k];
-        if (same_choice(l->p, x, choice[x], y) != choice[y])
+        if (mpp_stage_same_choice(&l->p->node[x], choice[x], &l->p->node[y]) != choice[y])
             return false;
     }
     return true;
