@@ -104,21 +104,21 @@ struct stats {
     double read_s, plan_s, lower_s, emit_s;
 };
 
-/* The one local program of a plan of one stage in *OUT, NULL where there are several; all stages' memory is noted. Returns
- * by how many bytes the largest arena exceeds USABLE. */
-static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_plan *plan, int64_t usable, struct mpp_lprog **out,
-                                    int64_t *out_over)
+/* The stages' local programs in *OUT; not where there are several and no KEEP. All stages' memory is noted. Returns by how many
+ * bytes the largest arena exceeds USABLE. */
+static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_plan *plan, int64_t usable, bool keep,
+                                    struct mpp_lprog ***out, int64_t *out_over)
 {
-    *out = NULL;
+    *out = mpp_arena_array(arena, plan->n_stages, struct mpp_lprog *);
     *out_over = -usable;
     for (int i = 0; i < plan->n_stages; i++) {
         struct mpp_lprog *prog;
-        struct mpp_arena *room = plan->n_stages == 1 ? arena : mpp_arena_scratch(arena);
+        struct mpp_arena *room = keep || plan->n_stages == 1 ? arena : mpp_arena_scratch(arena);
         MPP_TRY(mpp_lower(room, plan->stages[i].graph, plan, i, usable, &prog));
         plan->stages[i].memory = prog->memory;
         *out_over = prog->arena_bytes - usable > *out_over ? prog->arena_bytes - usable : *out_over;
         if (room == arena)
-            *out = prog;
+            (*out)[i] = prog;
         else
             mpp_arena_free(room);
     }
@@ -158,7 +158,7 @@ static enum mpp_status search_plan(struct mpp_arena *arena, struct mpp_diag *dia
 /* A plan whose arena, once laid out, exceeds the device is planned again with less room. */
 static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_options *o,
                                       struct mpp_plan_options options, struct mpp_graph *g, const struct mpp_cluster *cluster,
-                                      struct stats *stats, struct mpp_plan **out_plan, struct mpp_lprog **out_prog)
+                                      struct stats *stats, struct mpp_plan **out_plan, struct mpp_lprog ***out_progs)
 {
     int64_t usable = mpp_device_usable_bytes(&cluster->device), over = 0;
     int64_t bound_ps = INT64_MAX;     /* of the search in all the room there is: less room proves nothing more */
@@ -175,7 +175,7 @@ static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *
         MPP_TRY(mpp_plan_derive(arena, diag, g, cluster, *out_plan));
         stats->plan_s += now_s() - start;
         start = now_s();
-        MPP_TRY(lower_stages(arena, *out_plan, usable, out_prog, &over));
+        MPP_TRY(lower_stages(arena, *out_plan, usable, o->out != NULL, out_progs, &over));
         stats->lower_s += now_s() - start;
         if (over <= 0)
             return MPP_OK;
@@ -203,12 +203,12 @@ static bool fits_on(const struct search_for *s, int n)
     struct mpp_cluster resized;
     struct stats stats = {0};
     struct mpp_plan *plan;
-    struct mpp_lprog *prog;
+    struct mpp_lprog **progs;
     struct mpp_plan_options options = s->options;
     options.quiet = true;
     options.dump_ilp_dir = options.export_iopddl_dir = NULL;
     bool fits = mpp_cluster_resize(s->cluster, n, &resized)
-                && plan_and_lower(scratch, silent, s->o, options, s->g, &resized, &stats, &plan, &prog) == MPP_OK;
+                && plan_and_lower(scratch, silent, s->o, options, s->g, &resized, &stats, &plan, &progs) == MPP_OK;
     mpp_arena_free(scratch);
     return fits;
 }
@@ -253,14 +253,15 @@ static enum mpp_status write_report(struct mpp_arena *arena, struct mpp_diag *di
 
 static enum mpp_status write_directory(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *g,
                                        const struct mpp_cluster *cluster, const struct mpp_plan *plan,
-                                       const struct mpp_lprog *prog, const char *dir)
+                                       struct mpp_lprog *const *progs, const char *dir)
 {
     struct mpp_outdir *o;
     MPP_TRY(mpp_outdir_begin(arena, diag, dir, &o));
     const char *tmp = mpp_outdir_path(o);
     enum mpp_status st;
+    const struct mpp_lprog *prog = plan->n_stages == 1 ? progs[0] : NULL;
     if (prog)
-        MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, plan->stages[0].graph, cluster, plan, prog, tmp));
+        MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, progs, tmp));
     MPP_TRY_GOTO(st, fail, mpp_plan_write_json(diag, g, cluster, plan, mpp_arena_printf(arena, "%s/plan.json", tmp)));
     MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_arena_printf(arena, "%s/report.txt", tmp)));
     return mpp_outdir_commit(o);
@@ -385,7 +386,7 @@ static enum mpp_status read_input(struct job *job, struct mpp_graph **out_g, str
 }
 
 static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_cluster *cluster, struct stats *stats,
-                              struct mpp_plan **out_plan, struct mpp_lprog **out_prog)
+                              struct mpp_plan **out_plan, struct mpp_lprog ***out_progs)
 {
     const struct mpp_options *o = &job->options;
     struct progress progress;
@@ -401,7 +402,7 @@ static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_c
     if (st == MPP_OK && least && !mpp_cluster_resize(cluster, least, cluster))
         st = MPP_INVALID;
     if (st == MPP_OK)
-        st = plan_and_lower(job->arena, job->diag, o, options, g, cluster, stats, out_plan, out_prog);
+        st = plan_and_lower(job->arena, job->diag, o, options, g, cluster, stats, out_plan, out_progs);
     may_settle = false;
     progress_end(&progress, options.progress);
     if (st == MPP_OK && least && !o->json)
@@ -446,16 +447,16 @@ static enum mpp_status run(struct job *job)
     hold_signals(false);
     MPP_TRY(st);
     struct mpp_plan *plan;
-    struct mpp_lprog *prog;
-    MPP_TRY(search(job, g, cluster, &stats, &plan, &prog));
+    struct mpp_lprog **progs;
+    MPP_TRY(search(job, g, cluster, &stats, &plan, &progs));
     start = now_s();
     job->phase = "writing the plan";
     hold_signals(true);
-    st = o->out ? write_directory(arena, diag, g, cluster, plan, prog, o->out) : MPP_OK;
+    st = o->out ? write_directory(arena, diag, g, cluster, plan, progs, o->out) : MPP_OK;
     hold_signals(false);
     MPP_TRY(st);
     stats.emit_s = now_s() - start;
-    MPP_TRY(print(job, g, cluster, plan, prog));
+    MPP_TRY(print(job, g, cluster, plan, plan->n_stages == 1 ? progs[0] : NULL));
     return o->stats ? write_stats(arena, diag, o->stats, &stats, g, plan) : MPP_OK;
 }
 

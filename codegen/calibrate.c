@@ -119,12 +119,11 @@ static enum mpp_status make_dir(struct calibration *c)
 static enum mpp_status write_sources(struct calibration *c)
 {
     static const char nothing[] = "typedef int mpp_nothing_here;\n";
-    struct mpp_emit e = {.arena = c->arena, .diag = c->diag};
-    const char *makefile = mpp_emit_makefile(&e);
+    const char *makefile = mpp_emit_makefile(c->arena, "stage0.c plan.c kernels.c");
     const struct mpp_embedded_source *s = mpp_embedded_runtime;
     while (strcmp(s->path, "calibrate/measure.c"))
         s++;
-    MPP_TRY(mpp_emit_runtime(&e, c->dir));
+    MPP_TRY(mpp_emit_runtime(c->diag, c->arena, c->dir));
     MPP_TRY(mpp_emit_write(c->diag, c->arena, c->dir, "Makefile", makefile, strlen(makefile)));
     MPP_TRY(mpp_emit_write(c->diag, c->arena, c->dir, "stage0.c", s->text, s->size));
     MPP_TRY(mpp_emit_write(c->diag, c->arena, c->dir, "plan.c", nothing, strlen(nothing)));

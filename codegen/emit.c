@@ -1,4 +1,4 @@
-/* emit.c - the local program as C: stage0.c first (it finds the kernels and extents), then what it needs. */
+/* emit.c - the local programs as C: each stageN.c first (it finds the kernels and extents), then what it needs. */
 #include <string.h>
 
 #include "codegen/emit_internal.h"
@@ -14,10 +14,11 @@ static const char *kernels_h(struct mpp_emit *e)
 {
     struct mpp_text *out = mpp_arena_array(e->arena, 1, struct mpp_text);
     out->arena = e->arena;
-    mpp_text_add(out, "/* The loops that this plan fuses: one function per expression and shape, shared by layers and phases. */\n"
-                      "#ifndef KERNELS_H\n#define KERNELS_H\n\n#include \"runtime/mpp_rt.h\"\n");
-    for (int i = 0; i < e->n_kernels; i++)
-        mpp_text_add(out, "\n%s", prototype(e, &e->kernels[i], ";"));
+    mpp_text_add(out, "/* The loops that this plan fuses: one function per expression and shape, shared by layers, phases%s. */\n"
+                      "#ifndef KERNELS_H\n#define KERNELS_H\n\n#include \"runtime/mpp_rt.h\"\n",
+                 e->plan->n_stages > 1 ? " and stages" : "");
+    for (int i = 0; i < e->kernels->n; i++)
+        mpp_text_add(out, "\n%s", prototype(e, &e->kernels->list[i], ";"));
     mpp_text_add(out, "\n#endif\n");
     return mpp_text_string(out);
 }
@@ -28,8 +29,8 @@ static const char *kernels_c(struct mpp_emit *e)
     out->arena = e->arena;
     mpp_text_add(out, "/* Fused loops. Inputs are a, b, ..., results y; sums are kept in double. */\n"
                       "#include <math.h>\n#include <string.h>\n\n#include \"kernels.h\"\n#include \"runtime/mpp_math.h\"\n");
-    for (int i = 0; i < e->n_kernels; i++) {
-        const struct mpp_emit_kernel *k = &e->kernels[i];
+    for (int i = 0; i < e->kernels->n; i++) {
+        const struct mpp_emit_kernel *k = &e->kernels->list[i];
         mpp_text_add(out, "\n");
         mpp_text_comment(out, 0, k->about);
         mpp_text_add(out, "%s{\n%s}\n", prototype(e, k, ""), k->body);
@@ -37,25 +38,52 @@ static const char *kernels_c(struct mpp_emit *e)
     return mpp_text_string(out);
 }
 
-enum mpp_status mpp_emit(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
-                         const struct mpp_cluster *cluster, const struct mpp_plan *plan, const struct mpp_lprog *prog,
-                         const char *dir)
+static enum mpp_status write_text(const struct mpp_emit *e, const char *dir, const char *name, const char *text)
 {
-    struct mpp_emit e = {
-        .arena = arena, .diag = diag, .g = graph, .cluster = cluster, .plan = plan, .stage = &plan->stages[0],
-        .mesh = &plan->stages[0].mesh, .prog = prog, .cls = -1,
-    };
-    mpp_emit_prepare(&e);
-    mpp_emit_stage(&e);
-    const struct {
-        const char *name, *text;
-    } files[] = {
-        {"stage0.c", mpp_text_string(&e.stage_text)}, {"kernels.c", kernels_c(&e)}, {"kernels.h", kernels_h(&e)},
-        {"plan.c", mpp_emit_plan_c(&e)}, {"plan.h", mpp_emit_plan_h(&e)}, {"Makefile", mpp_emit_makefile(&e)},
-    };
-    if (e.failed)
+    return mpp_emit_write(e->diag, e->arena, dir, name, text, strlen(text));
+}
+
+static enum mpp_status write_stage(struct mpp_emit *e, const char *dir)
+{
+    MPP_TRY(write_text(e, dir, mpp_arena_printf(e->arena, "%s.c", e->name), mpp_text_string(&e->stage_text)));
+    MPP_TRY(write_text(e, dir, mpp_arena_printf(e->arena, "%s.h", e->name), mpp_emit_stage_h(e)));
+    return write_text(e, dir, mpp_arena_printf(e->arena, "%s_tables.c", e->name), mpp_emit_tables_c(e));
+}
+
+/* What all stages share. E: any of them. */
+static enum mpp_status write_shared(struct mpp_emit *e, const char *dir)
+{
+    struct mpp_text sources = {.arena = e->arena};
+    for (int i = 0; i < e->plan->n_stages; i++)
+        mpp_text_add(&sources, "stage%d.c stage%d_tables.c ", i, i);
+    mpp_text_add(&sources, "plan.c kernels.c");
+    MPP_TRY(write_text(e, dir, "kernels.c", kernels_c(e)));
+    MPP_TRY(write_text(e, dir, "kernels.h", kernels_h(e)));
+    MPP_TRY(write_text(e, dir, "plan.c", mpp_emit_plan_c(e)));
+    MPP_TRY(write_text(e, dir, "plan.h", mpp_emit_plan_h(e)));
+    MPP_TRY(write_text(e, dir, "Makefile", mpp_emit_makefile(e->arena, mpp_text_string(&sources))));
+    return mpp_emit_runtime(e->diag, e->arena, dir);
+}
+
+enum mpp_status mpp_emit(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
+                         const struct mpp_cluster *cluster, const struct mpp_plan *plan, struct mpp_lprog *const *progs, const char *dir)
+{
+    struct mpp_emit_kernels kernels = {0};
+    struct mpp_emit *stages = mpp_arena_array(arena, plan->n_stages, struct mpp_emit);
+    bool failed = false;
+    for (int i = 0; i < plan->n_stages; i++) {
+        stages[i] = (struct mpp_emit){
+            .arena = arena, .diag = diag, .whole = graph, .g = plan->stages[i].graph, .index = i,
+            .name = mpp_arena_printf(arena, "stage%d", i), .cluster = cluster, .plan = plan, .stage = &plan->stages[i],
+            .mesh = &plan->stages[i].mesh, .prog = progs[i], .kernels = &kernels, .cls = -1,
+        };
+        mpp_emit_prepare(&stages[i]);
+        mpp_emit_stage(&stages[i]);
+        failed = failed || stages[i].failed;
+    }
+    if (failed)
         return MPP_INVALID;
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
-        MPP_TRY(mpp_emit_write(diag, arena, dir, files[i].name, files[i].text, strlen(files[i].text)));
-    return mpp_emit_runtime(&e, dir);
+    for (int i = 0; i < plan->n_stages; i++)
+        MPP_TRY(write_stage(&stages[i], dir));
+    return write_shared(&stages[0], dir);
 }

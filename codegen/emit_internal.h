@@ -2,7 +2,8 @@
  *
  *     mpp_emit_line(e, "mpp_gemm(r, %s, %s);", mpp_emit_ptr(e, in), mpp_emit_ptr(e, out));   // wraps, indents
  *
- * Texts are built in memory: stage0.c first, which finds out which kernels and extents there are, then the others. */
+ * Texts are built in memory: each stageN.c first, which finds out which kernels and extents there are, then the others.
+ * A struct mpp_emit writes one stage; the kernels are all stages'. */
 #ifndef MPP_EMIT_INTERNAL_H
 #define MPP_EMIT_INTERNAL_H
 
@@ -37,20 +38,29 @@ struct mpp_emit_kernel {
     const char *name, *params, *body, *about;
 };
 
+struct mpp_emit_kernels {
+    size_t cap;
+    int n;
+    struct mpp_emit_kernel *list;
+};
+
 struct mpp_emit {
     struct mpp_arena *arena;
     struct mpp_diag *diag;
-    const struct mpp_graph *g;
+    const struct mpp_graph *whole; /* the whole training step */
+    const struct mpp_graph *g;     /* the stage's */
+    int index;                     /* of the stage */
+    const char *name;              /* "stage0" */
     const struct mpp_cluster *cluster;
     const struct mpp_plan *plan;
     const struct mpp_stage *stage;
     const struct mpp_mesh *mesh;
     const struct mpp_lprog *prog;
     struct mpp_text stage_text;
-    size_t cap_dims, cap_kernels;
-    int n_dims, n_kernels;
+    struct mpp_emit_kernels *kernels;
+    size_t cap_dims;
+    int n_dims;
     struct mpp_emit_dim *dims;
-    struct mpp_emit_kernel *kernels;
     const char **class_field, **body_name; /* [n_classes] "h", [n_bodies] "h_forward" */
     bool *counts, *used;          /* [n_classes] its structs hold `layer`; [n_buffers] something names it */
     /* the function being written */
@@ -114,11 +124,15 @@ int64_t mpp_emit_einsum_workspace(const struct mpp_graph *g, const struct mpp_me
 void mpp_emit_fused(struct mpp_emit *e, const struct mpp_instr *in);        /* emit_fused.c */
 void mpp_emit_step(struct mpp_emit *e, const struct mpp_instr *in);         /* emit_comm.c */
 void mpp_emit_stage(struct mpp_emit *e);                                    /* emit_stage.c */
-const char *mpp_emit_plan_h(struct mpp_emit *e);                            /* emit_plan.c */
+void mpp_emit_schedule(struct mpp_emit *e);                                 /* emit_schedule.c: stageN_step */
+const char *mpp_emit_stage_h(struct mpp_emit *e);                           /* emit_header.c */
+const char *mpp_emit_tables_c(struct mpp_emit *e);                          /* emit_tables.c */
+const char *mpp_emit_tensors(struct mpp_emit *e, const char **out_inputs, int *out_n_tensors,
+                             int *out_n_inputs);                            /* emit_tensors.c */
+const char *mpp_emit_plan_h(struct mpp_emit *e);                            /* emit_plan.c; of any stage */
 const char *mpp_emit_plan_c(struct mpp_emit *e);
-const char *mpp_emit_tensors(struct mpp_emit *e, const char **out_inputs, int *out_n_inputs); /* emit_tensors.c */
-const char *mpp_emit_makefile(struct mpp_emit *e);                          /* emit_files.c */
-enum mpp_status mpp_emit_runtime(struct mpp_emit *e, const char *dir) MPP_CHECKED;
+const char *mpp_emit_makefile(struct mpp_arena *arena, const char *sources); /* emit_files.c */
+enum mpp_status mpp_emit_runtime(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir) MPP_CHECKED;
 enum mpp_status mpp_emit_write(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir, const char *name,
                                const char *text, size_t size) MPP_CHECKED;
 

@@ -39,6 +39,12 @@ const struct mpp_buffer *mpp_emit_buffer(const struct mpp_emit *e, struct mpp_bu
     return &e->prog->buffers[ref.buffer];
 }
 
+/* "stage0" */
+static bool is_stage(const char *name)
+{
+    return !strncmp(name, "stage", 5) && name[5] && name[5 + strspn(name + 5, "0123456789")] == '\0';
+}
+
 /* The field of class CLS in struct plan_state: "h"; "bert.encoder.layer" is "layer" where no other is. */
 static const char *class_field(const struct mpp_emit *e, int cls)
 {
@@ -49,7 +55,7 @@ static const char *class_field(const struct mpp_emit *e, int cls)
             dot = NULL;
     }
     const char *name = mpp_emit_identifier(e->arena, dot ? dot + 1 : whole);
-    bool taken = !strcmp(name, "dim") || !strcmp(name, "stage0") || !strncmp(name, "mpp_", 4); /* functions, a field */
+    bool taken = !strcmp(name, "dim") || is_stage(name) || !strncmp(name, "mpp_", 4); /* functions, a field */
     for (int b = 0; b < e->prog->n_buffers; b++)
         taken = taken || (e->prog->buffers[b].cls < 0 && !strcmp(e->prog->buffers[b].name, name));
     const char *base = taken ? mpp_arena_printf(e->arena, "layers_%s", name) : name, *unique = base;
@@ -288,17 +294,18 @@ const char *mpp_emit_op_name(struct mpp_emit *e, const struct mpp_gop *op)
 
 const char *mpp_emit_kernel(struct mpp_emit *e, const char *base, const char *params, const char *body, const char *about)
 {
-    for (int i = 0; i < e->n_kernels; i++)
-        if (!strcmp(e->kernels[i].params, params) && !strcmp(e->kernels[i].body, body))
-            return e->kernels[i].name;
+    struct mpp_emit_kernels *k = e->kernels;
+    for (int i = 0; i < k->n; i++)
+        if (!strcmp(k->list[i].params, params) && !strcmp(k->list[i].body, body))
+            return k->list[i].name;
     const char *name = base;
     int n = 1;
-    for (int i = 0; i < e->n_kernels; i++)
-        if (!strcmp(e->kernels[i].name, name)) {
+    for (int i = 0; i < k->n; i++)
+        if (!strcmp(k->list[i].name, name)) {
             name = mpp_arena_printf(e->arena, "%s_%d", base, ++n);
             i = -1;
         }
-    e->kernels = mpp_arena_grow(e->arena, e->kernels, &e->cap_kernels, (size_t)e->n_kernels + 1, sizeof *e->kernels);
-    e->kernels[e->n_kernels++] = (struct mpp_emit_kernel){name, params, body, about};
+    k->list = mpp_arena_grow(e->arena, k->list, &k->cap, (size_t)k->n + 1, sizeof *k->list);
+    k->list[k->n++] = (struct mpp_emit_kernel){name, params, body, about};
     return name;
 }

@@ -1,4 +1,4 @@
-/* emit_stage.c - stage0.c: a function per layer and phase, and the four entries that the runtime calls. */
+/* emit_stage.c - stageN.c: a function per layer and phase, and the entries that the runtime calls. */
 #include <ctype.h>
 #include <string.h>
 
@@ -176,21 +176,39 @@ static void emit_section(struct mpp_emit *e, enum mpp_phase phase, bool gradient
 static const char *title(struct mpp_emit *e)
 {
     struct mpp_text s = {.arena = e->arena};
-    const struct mpp_model *m = e->g->model;
-    int n = 1;
-    mpp_text_add(&s, "Stage 0 of %d: %s%s%s%s, ", e->plan->n_stages, m->name, m->preset ? " (" : "",
+    const struct mpp_model *m = e->whole->model;
+    int n = e->stage->n_devices, first = e->stage->first_device;
+    mpp_text_add(&s, "Stage %d of %d: %s%s%s%s, ", e->index, e->plan->n_stages, m->name, m->preset ? " (" : "",
                  m->preset ? m->preset : "", m->preset ? ")" : "");
-    for (int a = 0; a < e->mesh->n_axes; a++)
-        n *= e->mesh->size[a];
     if (n == 1) {
-        mpp_text_add(&s, "one device.");
+        mpp_text_add(&s, e->plan->n_stages == 1 ? "one device." : "device %d.", first);
     } else {
-        mpp_text_add(&s, "devices 0-%d as", n - 1);
+        mpp_text_add(&s, "devices %d-%d as", first, first + n - 1);
         for (int a = 0; a < e->mesh->n_axes; a++)
             mpp_text_add(&s, "%s %s %d", a ? " x" : "", e->mesh->name[a], e->mesh->size[a]);
         mpp_text_add(&s, ".");
     }
     return s.data;
+}
+
+/* The function stageN_WHAT. */
+static const char *header(struct mpp_emit *e, const char *what)
+{
+    return mpp_arena_printf(e->arena, "void %s_%s(struct mpp_rank *r)", e->name, what);
+}
+
+static void emit_update(struct mpp_emit *e)
+{
+    emit_bodies(e, MPP_PHASE_UPDATE);
+    begin_function(e, -1);
+    if (any_begins(e->prog))
+        mpp_emit_line(e, "mpp_wait(r); /* for the sums that began in the backward pass */");
+    emit_items(e, &e->prog->section[MPP_PHASE_UPDATE], true);
+    end_function(e, "After the last backward of a step: gradients become final.", header(e, "reduce_gradients"));
+    begin_function(e, -1);
+    mpp_emit_line(e, "%s_reduce_gradients(r);", e->name);
+    emit_items(e, &e->prog->section[MPP_PHASE_UPDATE], false);
+    end_function(e, "Once per step: gradient norm, clipping, optimiser.", header(e, "update"));
 }
 
 void mpp_emit_stage(struct mpp_emit *e)
@@ -202,26 +220,14 @@ void mpp_emit_stage(struct mpp_emit *e)
         "dimension with its global extent, and over how many ranks it is split.", title(e), (long long)e->plan->micro_batches,
         e->plan->micro_batches == 1 ? "" : "es", (long long)e->g->batch, e->g->batch == 1 ? "" : "s",
         (long long)e->prog->arena_bytes));
-    mpp_text_add(out, "#include <string.h>\n\n#include \"kernels.h\"\n#include \"plan.h\"\n");
+    mpp_text_add(out, "#include <string.h>\n\n#include \"kernels.h\"\n#include \"%s.h\"\n", e->name);
     emit_bodies(e, MPP_PHASE_PROLOGUE);
     if (e->prog->section[MPP_PHASE_PROLOGUE].n_items > 0)
-        emit_section(e, MPP_PHASE_PROLOGUE, false, "Before the first forward of a step, for each micro-batch.",
-                     "void stage0_prologue(struct mpp_rank *r)");
+        emit_section(e, MPP_PHASE_PROLOGUE, false, "Before the first forward of a step, for each micro-batch.", header(e, "prologue"));
     emit_bodies(e, MPP_PHASE_FORWARD);
-    emit_section(e, MPP_PHASE_FORWARD, false, NULL, "static void forward(struct mpp_rank *r)");
+    emit_section(e, MPP_PHASE_FORWARD, false, NULL, header(e, "forward"));
     emit_bodies(e, MPP_PHASE_BACKWARD);
-    emit_section(e, MPP_PHASE_BACKWARD, false, NULL, "static void backward(struct mpp_rank *r)");
-    mpp_text_add(out, "\nvoid stage0_forward_backward(struct mpp_rank *r)\n{\n    forward(r);\n    if (r->training)\n"
-                      "        backward(r);\n}\n");
-    emit_bodies(e, MPP_PHASE_UPDATE);
-    begin_function(e, -1);
-    if (any_begins(e->prog))
-        mpp_emit_line(e, "mpp_wait(r); /* for the sums that began in the backward pass */");
-    emit_items(e, &e->prog->section[MPP_PHASE_UPDATE], true);
-    end_function(e, "After the last backward of a step: gradients become final.",
-                 "void stage0_reduce_gradients(struct mpp_rank *r)");
-    begin_function(e, -1);
-    mpp_emit_line(e, "stage0_reduce_gradients(r);");
-    emit_items(e, &e->prog->section[MPP_PHASE_UPDATE], false);
-    end_function(e, "Once per step: gradient norm, clipping, optimiser.", "void stage0_update(struct mpp_rank *r)");
+    emit_section(e, MPP_PHASE_BACKWARD, false, NULL, header(e, "backward"));
+    mpp_emit_schedule(e);
+    emit_update(e);
 }

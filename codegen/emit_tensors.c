@@ -69,6 +69,8 @@ static void add_row(struct tables *x, const char *name, const char *kind, mpp_id
     mpp_text_add(&s, ", .offset = %lld", (long long)offset);
     if (count > 1)
         mpp_text_add(&s, ", .stride = %lld", (long long)stride);
+    if (b->kind == MPP_BUF_INPUT && b->slots > 1)
+        mpp_text_add(&s, ", .slot_stride = %lld", (long long)b->bytes);
     mpp_text_add(&s, ", .n_dims = %d, .dims = {", g->n_dims);
     for (int d = 0; d < g->n_dims; d++)
         mpp_text_add(&s, "%s%lld", d ? ", " : "", (long long)g->dims[d].size);
@@ -188,6 +190,8 @@ static void add_inputs(struct tables *x)
         for (int b = 0; b < e->prog->n_buffers && buffer < 0; b++)
             if (e->prog->buffers[b].kind == MPP_BUF_INPUT && e->prog->buffers[b].tensor == t && e->prog->buffers[b].alias < 0)
                 buffer = b;
+        if (buffer < 0)           /* another stage reads it */
+            continue;
         static const char *const roles[][2] = {
             {"tokens", "TOKENS"}, {"next_tokens", "NEXT_TOKENS"}, {"masked_tokens", "MASKED_TOKENS"},
             {"masked_labels", "MASKED_LABELS"}, {"zeros", "ZEROS"}, {"ones", "ONES"}};
@@ -207,7 +211,7 @@ static void add_inputs(struct tables *x)
     }
 }
 
-const char *mpp_emit_tensors(struct mpp_emit *e, const char **out_inputs, int *out_n_inputs)
+const char *mpp_emit_tensors(struct mpp_emit *e, const char **out_inputs, int *out_n_tensors, int *out_n_inputs)
 {
     struct tables x = {.e = e, .tensors = {.arena = e->arena}, .inputs = {.arena = e->arena}};
     mpp_text_add(&x.tensors, "\n/* Where repeated layers have a tensor each, it stands once: %%d is the layer. */\n"
@@ -220,6 +224,7 @@ const char *mpp_emit_tensors(struct mpp_emit *e, const char **out_inputs, int *o
     mpp_text_add(&x.tensors, "};\n");
     mpp_text_add(&x.inputs, "};\n");
     *out_inputs = x.inputs.data;
+    *out_n_tensors = x.n_tensors;
     *out_n_inputs = x.n_inputs;
     return x.tensors.data;
 }

@@ -141,9 +141,10 @@ int64_t mpp_emit_workspace(const struct mpp_graph *graph, const struct mpp_mesh 
  * gradients and fused reductions can.) */
 bool mpp_emit_can_accumulate(const struct mpp_graph *graph, const struct mpp_group *group, int out_index);
 
-/* Write the trainer into DIR (exists, empty): plan.h, plan.c, stage0.c, kernels.c, kernels.h, Makefile, runtime/. */
+/* Write the trainer into DIR (exists, empty): stage0.c, stage0.h, stage0_tables.c, ... for each stage, plan.h, plan.c,
+ * kernels.c, kernels.h, Makefile, runtime/. GRAPH: the whole training step; PROGS: [plan->n_stages]. */
 enum mpp_status mpp_emit(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
-                         const struct mpp_cluster *cluster, const struct mpp_plan *plan, const struct mpp_lprog *prog,
+                         const struct mpp_cluster *cluster, const struct mpp_plan *plan, struct mpp_lprog *const *progs,
                          const char *dir) MPP_CHECKED;
 
 /* report.txt. GRAPH: the whole training step; PROG: the local program of a plan of one stage, else NULL. */
