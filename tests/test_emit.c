@@ -86,7 +86,7 @@ static bool make_plan(struct job *j, int devices, const char *pins)
 static bool emit(struct job *j, const char *dir)
 {
     mkdir(dir, 0777);
-    return check(mpp_emit(j->arena, j->diag, j->g, j->cluster, j->plan, j->prog, dir) == MPP_OK, "%s is written", dir);
+    return check(mpp_emit(j->arena, j->diag, j->g, j->cluster, j->plan, &j->prog, dir) == MPP_OK, "%s is written", dir);
 }
 
 static void close_job(struct job *j)
@@ -116,7 +116,7 @@ static char *read_file(struct mpp_arena *arena, const char *path, size_t *out_si
 
 /* ---- the text ---- */
 
-static const char *const emitted[] = {"stage0.c", "kernels.c", "kernels.h", "plan.c", "plan.h", "Makefile"};
+static const char *const emitted[] = {"stage0.c", "stage0.h", "stage0_tables.c", "kernels.c", "kernels.h", "plan.c", "plan.h", "Makefile"};
 enum { N_EMITTED = sizeof emitted / sizeof emitted[0] };
 
 static int lines_of(struct mpp_arena *arena, const char *dir)
@@ -136,7 +136,7 @@ static void check_compiles(const char *dir)
     static const char *const compilers[] = {"gcc", "clang"};
     for (int c = 0; c < 2; c++)
         if (shell("command -v %s >/dev/null", compilers[c]))
-            check(shell("cd %s && for f in stage0 plan kernels; do %s -O3 -march=native -std=c17 -D_GNU_SOURCE -fno-math-errno "
+            check(shell("cd %s && for f in stage0 stage0_tables plan kernels; do %s -O3 -march=native -std=c17 -D_GNU_SOURCE -fno-math-errno "
                         "-fopenmp-simd -Wall -Wextra -Wshadow -Werror -I. -Iruntime -fsyntax-only $f.c || exit 1; done",
                         dir, compilers[c]), "%s accepts the emitted files of %s", compilers[c], dir);
 }

@@ -550,7 +550,7 @@ def test_names():
         h.check(not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", p.stdout + (folder / "out" / "report.txt").read_text()),
                 f"names: {word!r}: a report that a terminal can show", repr(p.stdout[:300]))
         json.loads((folder / "out" / "plan.json").read_text())
-        made = h.run(["make", "-s", "-C", folder / "out", f"RUNTIME_BUILD={h.shared_runtime(())}", "build/plan.o", "build/stage0.o",
+        made = h.run(["make", "-s", "-C", folder / "out", f"RUNTIME_BUILD={h.shared_runtime(())}", "build/plan.o", "build/stage0.o", "build/stage0_tables.o",
                       "build/kernels.o", "CFLAGS=-O0 -trigraphs"], 300, cwd=folder)
         h.check(made.returncode == 0 and not made.stderr, f"names: {word!r}: the trainer compiles", made.stderr[-1500:])
         h.check(not list(folder.rglob("pwned")), f"names: {word!r}: nothing is run")
@@ -580,7 +580,7 @@ def test_words():
         p = h.mpplan(wrote(h.TMP, f"words{k}.xml", text), "--gpus", "2", "--fix", "tp=2", "-o", folder)
         if not h.check(p.returncode == 0, f"words {k}: planned", p.stderr[-800:]):
             continue
-        made = h.run(["make", "-s", "-C", folder, f"RUNTIME_BUILD={h.shared_runtime(())}", "build/plan.o", "build/stage0.o",
+        made = h.run(["make", "-s", "-C", folder, f"RUNTIME_BUILD={h.shared_runtime(())}", "build/plan.o", "build/stage0.o", "build/stage0_tables.o",
                       "build/kernels.o", "CFLAGS=-O0"], 300)
         h.check(made.returncode == 0 and not made.stderr, f"words {k}: the trainer compiles", made.stderr[-1500:])
 
