@@ -91,6 +91,18 @@ enum mpp_status mpp_emit_write(struct mpp_diag *diag, struct mpp_arena *arena, c
     return MPP_IO;
 }
 
+enum mpp_status mpp_emit_write_script(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir, const char *name,
+                                      const char *text)
+{
+    const char *path = mpp_arena_printf(arena, "%s/%s", dir, name);
+    struct stat st;
+    MPP_TRY(mpp_emit_write(diag, arena, dir, name, text, strlen(text)));
+    if (stat(path, &st) == 0 && chmod(path, (st.st_mode & 0777) | (st.st_mode & 0444) >> 2) == 0)
+        return MPP_OK;
+    mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot make the file a program: %s", strerror(errno));
+    return MPP_IO;
+}
+
 enum mpp_status mpp_emit_runtime(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir)
 {
     static const char *const folders[] = {"runtime", "runtime/host"};

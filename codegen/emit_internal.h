@@ -132,8 +132,13 @@ const char *mpp_emit_tensors(struct mpp_emit *e, const char **out_inputs, int *o
 const char *mpp_emit_plan_h(struct mpp_emit *e);                            /* emit_plan.c; of any stage */
 const char *mpp_emit_plan_c(struct mpp_emit *e);
 const char *mpp_emit_makefile(struct mpp_arena *arena, const char *sources); /* emit_files.c */
+const char *mpp_emit_run_sh(struct mpp_emit *e);                             /* emit_launch.c; of any stage */
+const char *mpp_emit_run_sbatch(struct mpp_emit *e);
 enum mpp_status mpp_emit_runtime(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir) MPP_CHECKED;
 enum mpp_status mpp_emit_write(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir, const char *name,
                                const char *text, size_t size) MPP_CHECKED;
+/* The same, to be run as a program. */
+enum mpp_status mpp_emit_write_script(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir, const char *name,
+                                      const char *text) MPP_CHECKED;
 
 #endif
