@@ -3,9 +3,10 @@
  *     static const struct mpp_program program = { .model = "gpt", ... };   // emitted in plan.c
  *     int main(int argc, char **argv) { return mpp_main(argc, argv, &program); }
  *
- * One struct mpp_rank per device. The devices form a logical mesh of up to three axes; rank numbers are
- * row-major over it (the last axis fastest). A set of axes is a bit mask (bit a = axis a); the group of a
- * mask is the ranks that share all other coordinates, ordered row-major over the mask's axes.
+ * One struct mpp_rank per device. The devices are divided into the stages of a pipeline, in order of rank; one stage is a
+ * plan without a pipeline. Those of a stage form a logical mesh of up to three axes; they are numbered row-major over it (the
+ * last axis fastest) from the stage's first rank on. A set of axes is a bit mask (bit a = axis a); the group of a mask is the
+ * ranks of a stage that share all other coordinates, ordered row-major over the mask's axes. MPP_WORLD is all ranks of the job.
  *
  * A dimension of global extent n that is split over axes a0 < a1 < ... is cut by nested blocks: first
  * ceil(n / k0) over a0, then ceil of that block over a1, and so on; last blocks may be short or empty.
@@ -23,6 +24,7 @@
 
 #define MPP_MAX_AXES 3
 #define MPP_MAX_DIMS 6
+#define MPP_WORLD (1u << MPP_MAX_AXES)
 
 enum mpp_type { MPP_TYPE_F32, MPP_TYPE_I32, MPP_TYPE_BF16, MPP_TYPE_F16 };
 enum mpp_reduce { MPP_REDUCE_SUM, MPP_REDUCE_MAX };
@@ -58,21 +60,24 @@ struct mpp_hyper {
 };
 
 struct mpp_rank {
-    int rank, n_ranks;
-    int n_axes, axis_size[MPP_MAX_AXES], coord[MPP_MAX_AXES];
-    char *arena;                /* program->arena_bytes, 64-byte aligned */
-    char *workspace;            /* program->workspace_bytes: inside the arena */
+    int rank, n_ranks;          /* of the job */
+    int stage_index;
+    const struct mpp_stage *stage; /* program->stages[stage_index] */
+    int n_axes, axis_size[MPP_MAX_AXES], coord[MPP_MAX_AXES]; /* of the stage's mesh */
+    char *arena;                /* stage->arena_bytes, 64-byte aligned */
+    char *workspace;            /* stage->workspace_bytes: inside the arena */
     int n_threads;              /* that share this rank's loops, its own included; 0 is 1 */
     char *scratch;              /* MPP_SCRATCH_BYTES for each of them but the first */
     struct mpp_team *team;      /* the others */
     int64_t step;               /* from 1 */
     int64_t skipped;            /* of the steps so far: those that changed no weight; optimisers count the others */
     int micro_batch, micro_batches;
+    int chunk, slot;            /* what runs: its chunk of the stage's layers, and the place of what this micro-batch keeps */
     uint64_t seed;
     struct mpp_hyper hyper;
     bool training;              /* false in evaluation: dropout is the identity */
     const struct mpp_program *program;
-    void *plan;                 /* the emitted code's own per-rank state (pointers, extents) */
+    void *plan;                 /* the emitted code's own state of this chunk and slot (pointers, extents) */
     struct mpp_transport *transport;
     void *impl;                 /* the runtime's own */
     uint64_t ticks;             /* grows with every collective and contraction: the rank works */
@@ -125,6 +130,7 @@ struct mpp_tensor {
     enum mpp_type type;
     int first, count;                     /* %d runs over first .. first + count - 1; count 0: one tensor */
     int64_t offset, stride;               /* bytes in the arena */
+    int64_t slot_stride;                  /* an input's: bytes from one slot's place to the next; 0: one place */
     int n_dims;
     int64_t dims[MPP_MAX_DIMS];           /* global; an input's batch dimension is that of one micro-batch */
     unsigned split[MPP_MAX_DIMS];         /* axes that split each dimension */
@@ -147,37 +153,76 @@ enum mpp_role {
 };
 
 struct mpp_input {
-    int tensor;                            /* index into program->tensors */
+    int tensor;                            /* index into the stage's tensors */
     enum mpp_role role;
     int64_t limit;                         /* integer inputs: valid values are 0 .. limit - 1 (0: unchecked) */
     int64_t also_valid;                    /* and this one (ignore_index); else equal to 0 */
     bool batched;                          /* its first dimension is the batch */
 };
 
-struct mpp_program {
-    const char *model, *plan_version;
-    int n_axes, axis_size[MPP_MAX_AXES];
+/* ---- stages ----------------------------------------------------------------------------------- */
+
+/* Part of a stage's layers, whose forward and backward pass run on their own. A stage has one, unless the schedule is
+ * interleaved. */
+struct mpp_chunk {
+    void (*forward)(struct mpp_rank *r);   /* of r->micro_batch, in r->slot */
+    void (*backward)(struct mpp_rank *r);  /* the same; gradients accumulate over the micro-batches of a step */
+    int slots;                             /* micro-batches that may be between their forward and their backward pass */
+};
+
+/* What the ranks of one stage run. All of them have an arena of the same layout. */
+struct mpp_stage {
+    int first_rank;
+    int n_axes, axis_size[MPP_MAX_AXES];   /* the mesh of its devices */
     const char *axis_name[MPP_MAX_AXES];
     int64_t arena_bytes, workspace_offset, workspace_bytes;
-    int64_t batch;                         /* global samples per step */
-    int micro_batches;
-    int64_t tokens_per_sample;             /* for tokens/s; 1: samples/s */
     int n_tensors;
     const struct mpp_tensor *tensors;
     int n_inputs;
-    const struct mpp_input *inputs;
-    int64_t loss_offset, grad_norm_offset; /* f32 scalars in the arena, whole on every rank after update;
-                                            * grad_norm_offset < 0: not computed */
-    bool scales_loss;                      /* gradients are multiplied by the f32 scalar at loss_scale_offset until the
-                                            * update; mpp_loss_scale makes it anew */
-    int64_t loss_scale_offset;
-    void (*setup)(struct mpp_rank *r);     /* once, after the arena exists: fills r->plan */
-    size_t plan_state_bytes;               /* r->plan points at this many zeroed bytes */
-    void (*prologue)(struct mpp_rank *r);  /* per micro-batch, before the first forward of the step; NULL: none */
-    void (*forward_backward)(struct mpp_rank *r); /* per micro-batch; gradients accumulate over r->micro_batch */
+    const struct mpp_input *inputs;        /* those its own operators read */
+    int64_t loss_offset, grad_norm_offset; /* f32 scalars in the arena, whole on every rank of the stage after update; < 0: not
+                                            * computed here. One stage has the loss */
+    int64_t loss_scale_offset;             /* where program->scales_loss: the scale, alike in every stage */
+    void (*setup)(struct mpp_rank *r);     /* once for each slot of each chunk: fills r->plan, with r->chunk and r->slot set */
+    size_t plan_state_bytes;               /* of one slot: r->plan points at so many zeroed bytes */
+    void (*prologue)(struct mpp_rank *r);  /* per micro-batch, before the first forward of the step, in slot 0 of chunk 0;
+                                            * NULL: none */
+    int n_chunks;
+    const struct mpp_chunk *chunks;
+    void (*step)(struct mpp_rank *r);      /* the forward and backward passes of all micro-batches, in the order of the stage's
+                                            * schedule: calls of mpp_forward and mpp_backward */
     void (*update)(struct mpp_rank *r);    /* once per step: reductions, clipping, optimiser */
     void (*reduce_gradients)(struct mpp_rank *r); /* once, instead of update, for --dump-grads; gradients of
-                                            * MPP_KIND_GRADIENT tensors are final afterwards */
+                                            * MPP_KIND_GRADIENT tensors are final afterwards. In all stages or none */
+};
+
+/* A tensor of a micro-batch (or, once per step, a gradient) that goes from one stage to another. Both sides may split it
+ * differently: each receiver gets its block, from senders whose blocks meet it. Where several senders hold the same block,
+ * receivers take turns: the one with index i in its stage takes from the i-th of them, modulo their number. */
+struct mpp_transfer {
+    const char *name;
+    enum mpp_type type;
+    int from, to;                          /* stages */
+    int n_dims;
+    int64_t dims[MPP_MAX_DIMS];            /* global */
+    unsigned from_split[MPP_MAX_DIMS];     /* axes of the sender's mesh that split each dimension */
+    unsigned to_split[MPP_MAX_DIMS];       /* and of the receiver's */
+    int depth;                             /* messages that may be under way: places of the ring they are sent from */
+    int64_t offset, stride;                /* of the ring in the sender's arena; a place is the sender's padded local array */
+};
+
+struct mpp_program {
+    const char *model, *plan_version;
+    int n_stages;
+    const struct mpp_stage *const *stages; /* in the order of their ranks, of which none is left out */
+    int n_transfers;
+    const struct mpp_transfer *transfers;
+    const char *pipeline;                  /* the schedule: "1F1B", "GPipe", "interleaved 1F1B"; one stage: "accumulate" */
+    int64_t batch;                         /* global samples per step */
+    int micro_batches;
+    int64_t tokens_per_sample;             /* for tokens/s; 1: samples/s */
+    bool scales_loss;                      /* gradients are multiplied by the f32 scalar at loss_scale_offset until the
+                                            * update; mpp_loss_scale makes it anew */
     struct mpp_hyper hyper;                /* defaults; lr is the peak */
     enum mpp_schedule schedule;
     int64_t warmup_steps, total_steps;
@@ -196,9 +241,28 @@ struct mpp_program {
 /* Parse the command line, start the ranks, train. Returns the process's exit status. */
 int mpp_main(int argc, char **argv, const struct mpp_program *program);
 
+/* ---- passes and transfers ---------------------------------------------------------------------- */
+
+/* Called by stage->step. A pass of CHUNK for MICRO_BATCH, in slot MICRO_BATCH modulo the chunk's slots: sets r->chunk, slot,
+ * micro_batch and plan, copies the micro-batch's inputs to their places (before a backward pass only those that have one place
+ * for all slots, where another micro-batch's may lie), and runs the chunk's function. Backward does nothing in evaluation. */
+void mpp_forward(struct mpp_rank *r, int chunk, int micro_batch);
+void mpp_backward(struct mpp_rank *r, int chunk, int micro_batch);
+
+/* X: this rank's padded local array of program->transfers[TRANSFER]; called by all ranks of the stage it comes from, and as
+ * often by all of the stage it goes to. Send copies X to the ring (X may be the ring's place itself) and goes on, after a wait
+ * where the place's last message has not left yet. Receive waits for the message; it leaves the padding as it is. Messages of
+ * one transfer arrive in the order they are sent. */
+void mpp_send(struct mpp_rank *r, int transfer, const void *x);
+void mpp_receive(struct mpp_rank *r, int transfer, void *x);
+
+/* *X, alike on all ranks of a stage, becomes its sum over the stages, added in their order: the same bits on every rank.
+ * Called by all ranks of the job. */
+void mpp_sum_over_stages(struct mpp_rank *r, float *x);
+
 /* ---- collectives ------------------------------------------------------------------------------ */
 
-/* In place over the group of MASK, COUNT floats. */
+/* In place over the group of MASK (which may be MPP_WORLD), COUNT floats. */
 void mpp_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, enum mpp_reduce op);
 
 /* Along one dimension seen as [outer, extent, inner]: EXTENT is the padded extent of the larger side; the
