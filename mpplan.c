@@ -106,15 +106,17 @@ struct stats {
 
 /* The stages' local programs in *OUT; not where there are several and no KEEP. All stages' memory is noted. Returns by how many
  * bytes the largest arena exceeds USABLE. */
-static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_plan *plan, int64_t usable, bool keep,
+static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_plan *plan, int64_t usable, bool keep,
                                     struct mpp_lprog ***out, int64_t *out_over)
 {
+    struct mpp_transfers *transfers;
+    MPP_TRY(mpp_transfers_plan(arena, diag, plan, &transfers));
     *out = mpp_arena_array(arena, plan->n_stages, struct mpp_lprog *);
     *out_over = -usable;
     for (int i = 0; i < plan->n_stages; i++) {
         struct mpp_lprog *prog;
         struct mpp_arena *room = keep || plan->n_stages == 1 ? arena : mpp_arena_scratch(arena);
-        MPP_TRY(mpp_lower(room, plan->stages[i].graph, plan, i, usable, &prog));
+        MPP_TRY(mpp_lower(room, plan->stages[i].graph, plan, i, transfers, usable, &prog));
         plan->stages[i].memory = prog->memory;
         *out_over = prog->arena_bytes - usable > *out_over ? prog->arena_bytes - usable : *out_over;
         if (room == arena)
@@ -175,7 +177,7 @@ static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *
         MPP_TRY(mpp_plan_derive(arena, diag, g, cluster, *out_plan));
         stats->plan_s += now_s() - start;
         start = now_s();
-        MPP_TRY(lower_stages(arena, *out_plan, usable, o->out != NULL, out_progs, &over));
+        MPP_TRY(lower_stages(arena, diag, *out_plan, usable, o->out != NULL, out_progs, &over));
         stats->lower_s += now_s() - start;
         if (over <= 0)
             return MPP_OK;

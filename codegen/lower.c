@@ -11,27 +11,6 @@ enum {
     OVERLAP_SHARE = 16            /* sums that begin early may take this part of the arena more */
 };
 
-struct lower {
-    struct mpp_flat_program *p;
-    const struct mpp_graph *g;
-    const struct mpp_stage *stage;
-    int *home;                    /* [n_tensors] buffer that holds the value as produced; -1: not made yet */
-    struct mpp_sharding *made;    /* [n_tensors] its sharding */
-    int *producer;                /* [n_tensors] group; -1 */
-    int *first_use;               /* [n_tensors + 1] into `use`: the groups that read a tensor, as it is or copied */
-    int *use, *use_operand;       /* in execution order */
-    int *copy_buffer;             /* [n_copies] final buffer */
-    int *copy_of, *next_of;       /* [n_tensors] the first copy of a tensor, [n_copies] the next of the same; -1 */
-    int *copy_at, *next_at;       /* [n_groups] the first copy made for a group, [n_copies] the next; -1 */
-    const char **repeat_name;     /* [by repeat] */
-    int *direct;                  /* [n_tensors] ACCUM buffer that the producer of this value writes to; -1 */
-    enum mpp_write_mode *direct_mode;
-    int *scalar_sum;              /* [n_tensors] Sum group that adds this scalar up right after it is made; -1 */
-    int *sum_buffer;              /* [n_groups] running total of such a group; -1 */
-    bool overlap;                 /* sums that take memory beside their operand begin in the backward pass too */
-    int *last_touch;              /* [buffers before the update] the last flat of the backward pass that names it; -1 */
-};
-
 /* A C identifier of a tensor's name without its layer's prefix: "h.3.attn.c_attn:1" -> "attn_c_attn_1". */
 static const char *identifier(struct mpp_arena *arena, const char *name, const char *repeat_name, int index,
                               const char *suffix)
@@ -46,7 +25,7 @@ static const char *identifier(struct mpp_arena *arena, const char *name, const c
     return mpp_emit_identifier(arena, mpp_arena_printf(arena, "%s%s", name, suffix));
 }
 
-static int add_buffer(struct lower *l, mpp_id tensor, struct mpp_sharding s, enum mpp_buffer_kind kind, int repeat,
+int mpp_lower_buffer(struct mpp_lowering *l, mpp_id tensor, struct mpp_sharding s, enum mpp_buffer_kind kind, int repeat,
                       int index, const char *suffix)
 {
     struct mpp_flat_program *p = l->p;
@@ -75,7 +54,7 @@ static int add_buffer(struct lower *l, mpp_id tensor, struct mpp_sharding s, enu
     return p->n_buffers++;
 }
 
-static struct mpp_flat *add_flat(struct lower *l, enum mpp_instr_kind kind, enum mpp_phase phase, int repeat, int index,
+struct mpp_flat *mpp_lower_append(struct mpp_lowering *l, enum mpp_instr_kind kind, enum mpp_phase phase, int repeat, int index,
                                  int n_in, int n_out)
 {
     struct mpp_flat_program *p = l->p;
@@ -83,7 +62,7 @@ static struct mpp_flat *add_flat(struct lower *l, enum mpp_instr_kind kind, enum
     struct mpp_flat *f = &p->flats[p->n_flats++];
     *f = (struct mpp_flat){.phase = phase, .repeat = repeat, .index = index};
     f->instr.kind = kind;
-    f->instr.group = -1;
+    f->instr.group = f->instr.transfer = -1;
     f->instr.n_in = n_in;
     f->instr.n_out = n_out;
     f->instr.in = mpp_arena_array(p->arena, n_in, struct mpp_bufref);
@@ -96,19 +75,19 @@ static struct mpp_flat *add_flat(struct lower *l, enum mpp_instr_kind kind, enum
     return f;
 }
 
-static const struct mpp_gop *first_op(const struct lower *l, int group)
+const struct mpp_gop *mpp_lower_first_op(const struct mpp_lowering *l, int group)
 {
     return &l->g->ops[l->g->groups[group].ops[0]];
 }
 
-static struct mpp_sharding wanted(const struct lower *l, int group, int operand)
+struct mpp_sharding mpp_lower_wanted(const struct mpp_lowering *l, int group, int operand)
 {
     return mpp_split_operand(l->g->groups[group].rule, l->stage->split[group], operand);
 }
 
 /* ---- what is known before the walk ---- */
 
-static void note_uses(struct lower *l)
+static void note_uses(struct mpp_lowering *l)
 {
     const struct mpp_graph *g = l->g;
     for (int i = 0; i < g->n_groups; i++) {
@@ -134,7 +113,7 @@ static void note_uses(struct lower *l)
         }
 }
 
-static void note_copies(struct lower *l)
+static void note_copies(struct mpp_lowering *l)
 {
     for (int c = l->stage->n_copies - 1; c >= 0; c--) {
         const struct mpp_copy *copy = &l->stage->copies[c];
@@ -147,7 +126,7 @@ static void note_copies(struct lower *l)
     }
 }
 
-static void note_repeats(struct lower *l)
+static void note_repeats(struct mpp_lowering *l)
 {
     int n = 0;
     for (int o = 0; o < l->g->n_ops; o++)
@@ -158,18 +137,18 @@ static void note_repeats(struct lower *l)
             l->repeat_name[l->g->ops[o].repeat] = l->g->ops[o].repeat_name;
 }
 
-static int n_uses(const struct lower *l, mpp_id t)
+static int n_uses(const struct mpp_lowering *l, mpp_id t)
 {
     return l->first_use[t + 1] - l->first_use[t];
 }
 
-static bool is_op(const struct lower *l, int group, int kind)
+static bool is_op(const struct mpp_lowering *l, int group, int kind)
 {
-    return l->g->groups[group].n_ops == 1 && first_op(l, group)->kind == kind;
+    return l->g->groups[group].n_ops == 1 && mpp_lower_first_op(l, group)->kind == kind;
 }
 
 /* May the producer of operand I of the Accumulate group A write into the accumulator itself? */
-static bool writes_direct(const struct lower *l, int a, int i)
+static bool writes_direct(const struct mpp_lowering *l, int a, int i)
 {
     const struct mpp_graph *g = l->g;
     const struct mpp_group *acc = &g->groups[a];
@@ -182,12 +161,12 @@ static bool writes_direct(const struct lower *l, int a, int i)
         out++;
     struct mpp_sharding made = mpp_split_operand(g->groups[p].rule, l->stage->split[p], g->groups[p].n_in + out);
     bool plain = acc->n_in == 1 && l->p->micro_batches == 1;
-    return mpp_sharding_equal(made, wanted(l, a, i)) && (plain || mpp_emit_can_accumulate(g, &g->groups[p], out));
+    return mpp_sharding_equal(made, mpp_lower_wanted(l, a, i)) && (plain || mpp_emit_can_accumulate(g, &g->groups[p], out));
 }
 
 /* Where a value is only summed over micro-batches, in the form it is made in, by a kernel that can add: write it
  * straight into the accumulator. */
-static void plan_direct_writes(struct lower *l)
+static void plan_direct_writes(struct mpp_lowering *l)
 {
     const struct mpp_graph *g = l->g;
     for (int a = 0; a < g->n_groups; a++) {
@@ -211,7 +190,7 @@ static void plan_direct_writes(struct lower *l)
 }
 
 /* Sums of scalars (the square sums of all gradients) run as additions right after each term. */
-static void plan_scalar_sums(struct lower *l)
+static void plan_scalar_sums(struct mpp_lowering *l)
 {
     const struct mpp_graph *g = l->g;
     for (int s = 0; s < g->n_groups; s++) {
@@ -228,116 +207,8 @@ static void plan_scalar_sums(struct lower *l)
     }
 }
 
-/* ---- copies ---- */
-
-static enum mpp_buffer_kind home_kind(const struct mpp_gtensor *t)
-{
-    return t->role == MPP_ROLE_PARAM ? MPP_BUF_PARAM : t->role == MPP_ROLE_STATE ? MPP_BUF_STATE
-         : t->role == MPP_ROLE_INPUT ? MPP_BUF_INPUT : t->role == MPP_ROLE_ACCUM ? MPP_BUF_ACCUM : MPP_BUF_VALUE;
-}
-
-static const char *step_suffix(enum mpp_step_kind kind)
-{
-    switch (kind) {
-    case MPP_STEP_ALL_REDUCE: return "_sum";
-    case MPP_STEP_REDUCE_SCATTER: return "_sum_shard";
-    case MPP_STEP_ALL_GATHER: return "_whole";
-    case MPP_STEP_ALL_TO_ALL: return "_moved";
-    case MPP_STEP_SLICE: return "_shard";
-    case MPP_STEP_TO_PARTIAL: return "_term";
-    }
-    return "_copy";
-}
-
-/* Does anything read the value as it was made after copy C has begun, at group POS? */
-static bool read_later(const struct lower *l, int c, int pos)
-{
-    mpp_id t = l->stage->copies[c].tensor;
-    for (int u = l->first_use[t]; u < l->first_use[t + 1]; u++)
-        if (l->use[u] >= pos && mpp_sharding_equal(wanted(l, l->use[u], l->use_operand[u]), l->made[t]))
-            return true;
-    for (int d = l->copy_of[t]; d >= 0; d = l->next_of[d]) {
-        int other = l->stage->copies[d].first_group;
-        if (d != c && (other > pos || (other == pos && d > c)))
-            return true;
-    }
-    return false;
-}
-
-/* Is there nothing before dimension DIM of B? Then a part of it is one piece of memory. */
-static bool leads(const struct mpp_buffer *b, int dim)
-{
-    for (int d = 0; d < dim; d++)
-        if (b->padded[d] != 1)
-            return false;
-    return true;
-}
-
-/* The flat after which the sum of gradients in buffer B can begin: the last of the backward pass that touches it, where
- * that belongs to the same layer; -1. */
-static int begins_after(const struct lower *l, int b, const struct mpp_gop *op)
-{
-    int root = mpp_buffer_root(l->p->buffers, b), at = l->last_touch[root];
-    if (l->p->buffers[root].kind != MPP_BUF_ACCUM || at < 0)
-        return -1;
-    const struct mpp_flat *f = &l->p->flats[at];
-    return f->repeat == op->repeat && f->index == op->index ? at : -1;
-}
-
-/* Emit the steps of copy C at position POS (a group index) in the layer of that group. TARGET >= 0: the last step
- * writes that buffer. Returns the buffer that holds the result. */
-static int emit_copy(struct lower *l, int c, int pos, int src, int target, bool gradient)
-{
-    const struct mpp_copy *copy = &l->stage->copies[c];
-    const struct mpp_gop *op = first_op(l, pos);
-    const struct mpp_gtensor *t = &l->g->tensors[copy->tensor];
-    enum mpp_phase phase = copy->store ? MPP_PHASE_UPDATE : l->g->groups[pos].phase;
-    int at = src;
-    for (int i = 0; i < copy->n_steps; i++) {
-        const struct mpp_reshard_step *step = &copy->steps[i];
-        bool last = i + 1 == copy->n_steps;
-        bool own = at != src || t->role == MPP_ROLE_VALUE || (t->role == MPP_ROLE_ACCUM && phase == MPP_PHASE_UPDATE);
-        bool in_place = step->kind == MPP_STEP_ALL_REDUCE && own && !(last && target >= 0)
-                        && (at != src || !read_later(l, c, pos));
-        int to;
-        if (last && target >= 0)
-            to = target;
-        else {
-            /* In place, the sum belongs to the layer whose memory it takes. */
-            to = add_buffer(l, copy->tensor, step->to, MPP_BUF_COPY, in_place ? l->p->repeat[at] : op->repeat,
-                            in_place ? l->p->index[at] : op->index, step_suffix(step->kind));
-            if (in_place)
-                l->p->buffers[to].alias = at;
-        }
-        struct mpp_flat *f = add_flat(l, MPP_INSTR_STEP, phase, op->repeat, op->index, 1, 1);
-        f->instr.in[0].buffer = at;
-        f->instr.out[0].buffer = to;
-        f->instr.step = step;
-        f->instr.reason = copy->reason;
-        f->instr.gradient = gradient;
-        bool whole_rows = step->kind == MPP_STEP_REDUCE_SCATTER && l->overlap && leads(&l->p->buffers[at], step->dim);
-        bool alone = !read_later(l, c, -1); /* a sum that begins early spends its operand before any other could read it */
-        int after = gradient && (in_place || whole_rows) && alone && at == src ? begins_after(l, src, op) : -1;
-        if (after >= 0) {
-            f->phase = MPP_PHASE_BACKWARD;
-            f->moved = after + 1;
-            f->instr.gradient = false;
-            f->instr.begins = true;
-        }
-        f->instr.once = copy->once && !copy->store && phase == MPP_PHASE_FORWARD;
-        at = to;
-    }
-    return at;
-}
-
-static bool is_gradient_copy(const struct lower *l, const struct mpp_copy *c)
-{
-    const struct mpp_gtensor *t = &l->g->tensors[c->tensor];
-    return c->phase == MPP_PHASE_UPDATE && t->role == MPP_ROLE_ACCUM && t->param >= 0 && !c->store;
-}
-
 /* The buffer in which group POS of phase PHASE reads tensor T in sharding S. */
-static int find_buffer(const struct lower *l, mpp_id t, enum mpp_phase phase, struct mpp_sharding s)
+int mpp_lower_find(const struct mpp_lowering *l, mpp_id t, enum mpp_phase phase, struct mpp_sharding s)
 {
     if (mpp_sharding_equal(l->made[t], s))
         return l->home[t];
@@ -352,37 +223,43 @@ static int find_buffer(const struct lower *l, mpp_id t, enum mpp_phase phase, st
 
 /* ---- groups ---- */
 
-static int resting_buffer(struct lower *l, mpp_id t)
+static enum mpp_buffer_kind home_kind(const struct mpp_gtensor *t)
+{
+    return t->role == MPP_ROLE_PARAM ? MPP_BUF_PARAM : t->role == MPP_ROLE_STATE ? MPP_BUF_STATE
+         : t->role == MPP_ROLE_INPUT ? MPP_BUF_INPUT : t->role == MPP_ROLE_ACCUM ? MPP_BUF_ACCUM : MPP_BUF_VALUE;
+}
+
+static int resting_buffer(struct mpp_lowering *l, mpp_id t)
 {
     if (l->p->resting[t] >= 0)
         return l->p->resting[t];
     const struct mpp_gtensor *tensor = &l->g->tensors[t];
     struct mpp_sharding s = l->made[t];
-    int b = add_buffer(l, t, s, home_kind(tensor), tensor->repeat, tensor->index, "");
+    int b = mpp_lower_buffer(l, t, s, home_kind(tensor), tensor->repeat, tensor->index, "");
     l->p->resting[t] = b;
     l->home[t] = b;
     return b;
 }
 
-static int accum_buffer(struct lower *l, mpp_id acc)
+static int accum_buffer(struct mpp_lowering *l, mpp_id acc)
 {
     if (l->home[acc] >= 0)
         return l->home[acc];
     int a = l->producer[acc];
-    const struct mpp_gop *op = first_op(l, a);
-    l->made[acc] = wanted(l, a, l->g->groups[a].n_in);
-    l->home[acc] = add_buffer(l, acc, l->made[acc], MPP_BUF_ACCUM, op->repeat, op->index, "");
+    const struct mpp_gop *op = mpp_lower_first_op(l, a);
+    l->made[acc] = mpp_lower_wanted(l, a, l->g->groups[a].n_in);
+    l->home[acc] = mpp_lower_buffer(l, acc, l->made[acc], MPP_BUF_ACCUM, op->repeat, op->index, "");
     return l->home[acc];
 }
 
-static void lower_accumulate(struct lower *l, int a)
+static void lower_accumulate(struct mpp_lowering *l, int a)
 {
     const struct mpp_group *acc = &l->g->groups[a];
-    const struct mpp_gop *op = first_op(l, a);
+    const struct mpp_gop *op = mpp_lower_first_op(l, a);
     bool plain = acc->n_in == 1 && l->p->micro_batches == 1 && n_uses(l, acc->in[0]) == 1;
     if (plain && l->direct[acc->in[0]] < 0 && l->home[acc->out[0]] < 0) {
         /* A sum of one term is that term. */
-        int term = find_buffer(l, acc->in[0], acc->phase, wanted(l, a, 0));
+        int term = mpp_lower_find(l, acc->in[0], acc->phase, mpp_lower_wanted(l, a, 0));
         int alias = accum_buffer(l, acc->out[0]);
         int root = mpp_buffer_root(l->p->buffers, term);
         l->p->buffers[alias].alias = term;
@@ -399,8 +276,8 @@ static void lower_accumulate(struct lower *l, int a)
         mpp_id t = acc->in[i];
         if (l->direct[t] == acc->out[0])
             continue;
-        struct mpp_flat *f = add_flat(l, MPP_INSTR_ACCUMULATE, acc->phase, op->repeat, op->index, 1, 1);
-        f->instr.in[0].buffer = find_buffer(l, t, acc->phase, wanted(l, a, i));
+        struct mpp_flat *f = mpp_lower_append(l, MPP_INSTR_ACCUMULATE, acc->phase, op->repeat, op->index, 1, 1);
+        f->instr.in[0].buffer = mpp_lower_find(l, t, acc->phase, mpp_lower_wanted(l, a, i));
         f->instr.out[0].buffer = out;
         f->instr.mode[0] = first ? MPP_WRITE_ADD_LATER : MPP_WRITE_ADD;
         f->instr.group = a;
@@ -409,17 +286,17 @@ static void lower_accumulate(struct lower *l, int a)
 }
 
 /* A reshape of a local array is the same bytes: no instruction. */
-static bool lower_alias(struct lower *l, int group)
+static bool lower_alias(struct mpp_lowering *l, int group)
 {
     const struct mpp_group *grp = &l->g->groups[group];
     if (!is_op(l, group, MPP_OP_RESHAPE))
         return false;
-    const struct mpp_gop *op = first_op(l, group);
-    int in = find_buffer(l, grp->in[0], grp->phase, wanted(l, group, 0));
-    l->made[grp->out[0]] = wanted(l, group, 1);
-    int out = add_buffer(l, grp->out[0], l->made[grp->out[0]], MPP_BUF_VALUE, op->repeat, op->index, "");
+    const struct mpp_gop *op = mpp_lower_first_op(l, group);
+    int in = mpp_lower_find(l, grp->in[0], grp->phase, mpp_lower_wanted(l, group, 0));
+    l->made[grp->out[0]] = mpp_lower_wanted(l, group, 1);
+    int out = mpp_lower_buffer(l, grp->out[0], l->made[grp->out[0]], MPP_BUF_VALUE, op->repeat, op->index, "");
     if (l->p->buffers[in].bytes != l->p->buffers[out].bytes) {
-        struct mpp_flat *f = add_flat(l, MPP_INSTR_COMPUTE, grp->phase, op->repeat, op->index, 1, 1);
+        struct mpp_flat *f = mpp_lower_append(l, MPP_INSTR_COMPUTE, grp->phase, op->repeat, op->index, 1, 1);
         f->instr.group = group;
         f->instr.split = l->stage->split[group];
         f->instr.in[0].buffer = in;
@@ -432,7 +309,7 @@ static bool lower_alias(struct lower *l, int group)
 }
 
 /* The buffer of an output that replaces a state tensor: the operand's own (the update works in place). */
-static int updated_operand(const struct lower *l, int group, const struct mpp_flat *f, mpp_id out)
+static int updated_operand(const struct mpp_lowering *l, int group, const struct mpp_flat *f, mpp_id out)
 {
     mpp_id state = l->g->tensors[out].updates;
     for (int i = 0; state >= 0 && i < l->g->groups[group].n_in; i++)
@@ -442,7 +319,7 @@ static int updated_operand(const struct lower *l, int group, const struct mpp_fl
     return state >= 0 && mpp_sharding_equal(l->made[state], l->made[out]) ? l->p->resting[state] : -1;
 }
 
-static void add_scalar_terms(struct lower *l, int group)
+static void add_scalar_terms(struct mpp_lowering *l, int group)
 {
     const struct mpp_group *grp = &l->g->groups[group];
     for (int o = 0; o < grp->n_out; o++) {
@@ -450,32 +327,32 @@ static void add_scalar_terms(struct lower *l, int group)
         int s = l->scalar_sum[t];
         if (s < 0)
             continue;
-        const struct mpp_gop *op = first_op(l, group);
+        const struct mpp_gop *op = mpp_lower_first_op(l, group);
         int term = l->home[t], operand = 0;
         while (l->g->groups[s].in[operand] != t)
             operand++;
-        struct mpp_sharding want = wanted(l, s, operand);
+        struct mpp_sharding want = mpp_lower_wanted(l, s, operand);
         for (int c = l->copy_of[t]; c >= 0 && !mpp_sharding_equal(want, l->made[t]); c = l->next_of[c])
             if (!l->stage->copies[c].store) {
-                term = emit_copy(l, c, group, term, -1, false);
+                term = mpp_lower_copy(l, c, group, term, -1, false);
                 break;
             }
-        struct mpp_flat *f = add_flat(l, MPP_INSTR_ADD_SCALAR, grp->phase, op->repeat, op->index, 1, 1);
+        struct mpp_flat *f = mpp_lower_append(l, MPP_INSTR_ADD_SCALAR, grp->phase, op->repeat, op->index, 1, 1);
         f->instr.in[0].buffer = term;
         f->instr.out[0].buffer = l->sum_buffer[s];
     }
 }
 
-static void lower_compute(struct lower *l, int group)
+static void lower_compute(struct mpp_lowering *l, int group)
 {
     const struct mpp_group *grp = &l->g->groups[group];
-    const struct mpp_gop *op = first_op(l, group);
+    const struct mpp_gop *op = mpp_lower_first_op(l, group);
     int *in = mpp_arena_array(l->p->arena, grp->n_in, int);
     for (int i = 0; i < grp->n_in; i++) {
-        in[i] = grp->in[i] < 0 ? -1 : find_buffer(l, grp->in[i], grp->phase, wanted(l, group, i));
+        in[i] = grp->in[i] < 0 ? -1 : mpp_lower_find(l, grp->in[i], grp->phase, mpp_lower_wanted(l, group, i));
         assert(grp->in[i] < 0 || in[i] >= 0);
     }
-    struct mpp_flat *f = add_flat(l, MPP_INSTR_COMPUTE, grp->phase, op->repeat, op->index, grp->n_in, grp->n_out);
+    struct mpp_flat *f = mpp_lower_append(l, MPP_INSTR_COMPUTE, grp->phase, op->repeat, op->index, grp->n_in, grp->n_out);
     int at = l->p->n_flats - 1;
     f->instr.group = group;
     f->instr.split = l->stage->split[group];
@@ -483,7 +360,7 @@ static void lower_compute(struct lower *l, int group)
         f->instr.in[i].buffer = in[i];
     for (int o = 0; o < grp->n_out; o++) {
         mpp_id t = grp->out[o];
-        l->made[t] = wanted(l, group, grp->n_in + o);
+        l->made[t] = mpp_lower_wanted(l, group, grp->n_in + o);
         int b;
         f = &l->p->flats[at];
         int updated = updated_operand(l, group, f, t);
@@ -491,7 +368,7 @@ static void lower_compute(struct lower *l, int group)
             b = accum_buffer(l, l->direct[t]);
             f->instr.mode[o] = l->direct_mode[t];
         } else {
-            b = add_buffer(l, t, l->made[t], MPP_BUF_VALUE, op->repeat, op->index, "");
+            b = mpp_lower_buffer(l, t, l->made[t], MPP_BUF_VALUE, op->repeat, op->index, "");
             l->p->buffers[b].alias = updated;
         }
         l->home[t] = b;
@@ -500,76 +377,30 @@ static void lower_compute(struct lower *l, int group)
     add_scalar_terms(l, group);
 }
 
-static void note_touches(struct lower *l)
-{
-    struct mpp_flat_program *p = l->p;
-    l->last_touch = mpp_arena_array(p->arena, p->n_buffers, int);
-    for (int b = 0; b < p->n_buffers; b++)
-        l->last_touch[b] = -1;
-    for (int i = 0; i < p->n_flats; i++) {
-        const struct mpp_instr *in = &p->flats[i].instr;
-        for (int k = 0; p->flats[i].phase == MPP_PHASE_BACKWARD && k < in->n_in + in->n_out; k++) {
-            int b = k < in->n_in ? in->in[k].buffer : in->out[k - in->n_in].buffer;
-            if (b >= 0)
-                l->last_touch[mpp_buffer_root(p->buffers, b)] = i;
-        }
-    }
-}
-
-/* Flats that are to run earlier go there, in the order in which they stand. */
-static void move_flats(struct mpp_flat_program *p)
-{
-    int n = p->n_flats, out = 0;
-    int *first = mpp_arena_array(p->arena, n, int), *next = mpp_arena_array(p->arena, n, int);
-    struct mpp_flat *moved = mpp_arena_array(p->arena, n, struct mpp_flat);
-    for (int i = 0; i < n; i++)
-        first[i] = next[i] = -1;
-    for (int i = n - 1; i >= 0; i--) {
-        if (p->flats[i].moved == 0)
-            continue;
-        next[i] = first[p->flats[i].moved - 1];
-        first[p->flats[i].moved - 1] = i;
-    }
-    for (int i = 0; i < n; i++) {
-        if (p->flats[i].moved != 0)
-            continue;
-        moved[out++] = p->flats[i];
-        for (int k = first[i]; k >= 0; k = next[k])
-            moved[out++] = p->flats[k];
-    }
-    assert(out == n);
-    memcpy(p->flats, moved, (size_t)n * sizeof *moved);
-}
-
-/* Gradients are reduced before the rest of the update, so that they can be read on their own. */
-static void lower_gradient_copies(struct lower *l)
-{
-    note_touches(l);
-    for (int c = 0; c < l->stage->n_copies; c++) {
-        const struct mpp_copy *copy = &l->stage->copies[c];
-        if (is_gradient_copy(l, copy))
-            l->copy_buffer[c] = emit_copy(l, c, copy->first_group, l->home[copy->tensor], -1, true);
-    }
-    move_flats(l->p);
-}
-
-static void lower_stores(struct lower *l, int group)
+static void lower_stores(struct mpp_lowering *l, int group)
 {
     for (int o = 0; o < l->g->groups[group].n_out; o++) {
         mpp_id t = l->g->groups[group].out[o];
         for (int c = l->copy_of[t]; c >= 0; c = l->next_of[c])
             if (l->stage->copies[c].store)
-                emit_copy(l, c, group, l->home[t], l->p->resting[l->g->tensors[t].updates], false);
+                mpp_lower_copy(l, c, group, l->home[t], l->p->resting[l->g->tensors[t].updates], false);
     }
 }
 
-static void lower_group(struct lower *l, int i)
+static void lower_group(struct mpp_lowering *l, int i)
 {
+    if (mpp_lower_counted_elsewhere(l, i)) {
+        assert(l->scalar_sum[l->g->groups[i].out[0]] >= 0);
+        return;
+    }
     for (int c = l->copy_at[i]; c >= 0; c = l->next_at[c]) {
         const struct mpp_copy *copy = &l->stage->copies[c];
-        if (!copy->store && !is_gradient_copy(l, copy) && l->scalar_sum[copy->tensor] < 0)
-            l->copy_buffer[c] = emit_copy(l, c, i, l->home[copy->tensor], -1, false);
+        if (!copy->store && !mpp_lower_is_gradient(l, copy) && l->scalar_sum[copy->tensor] < 0)
+            l->copy_buffer[c] = mpp_lower_copy(l, c, i, l->home[copy->tensor], -1, false);
     }
+    mpp_lower_sum_stages(l, i);
+    if (mpp_lower_transfer(l, i))
+        return;
     if (is_op(l, i, MPP_OP_ACCUMULATE))
         lower_accumulate(l, i);
     else if (l->sum_buffer[i] >= 0)
@@ -579,7 +410,7 @@ static void lower_group(struct lower *l, int i)
     lower_stores(l, i);
 }
 
-static void start_scalar_sums(struct lower *l)
+static void start_scalar_sums(struct mpp_lowering *l)
 {
     const struct mpp_graph *g = l->g;
     for (mpp_id t = 0; t < g->n_tensors; t++) {
@@ -587,14 +418,14 @@ static void start_scalar_sums(struct lower *l)
         if (s < 0 || l->sum_buffer[s] >= 0)
             continue;
         mpp_id total = g->groups[s].out[0];
-        l->made[total] = wanted(l, s, g->groups[s].n_in);
-        l->sum_buffer[s] = add_buffer(l, total, l->made[total], MPP_BUF_VALUE, -1, -1, "");
-        add_flat(l, MPP_INSTR_ZERO, MPP_PHASE_UPDATE, -1, -1, 0, 1)->instr.out[0].buffer = l->sum_buffer[s];
+        l->made[total] = mpp_lower_wanted(l, s, g->groups[s].n_in);
+        l->sum_buffer[s] = mpp_lower_buffer(l, total, l->made[total], MPP_BUF_VALUE, -1, -1, "");
+        mpp_lower_append(l, MPP_INSTR_ZERO, MPP_PHASE_UPDATE, -1, -1, 0, 1)->instr.out[0].buffer = l->sum_buffer[s];
     }
 }
 
 /* Parameters, state and inputs; a parameter that several layers use belongs to none. */
-static void lower_resting(struct lower *l)
+static void lower_resting(struct mpp_lowering *l)
 {
     const struct mpp_graph *g = l->g;
     for (mpp_id t = 0; t < g->n_tensors; t++) {
@@ -603,14 +434,14 @@ static void lower_resting(struct lower *l)
             l->made[t] = l->stage->resting[t];
         else if (tensor->role == MPP_ROLE_STATE) {
             assert(n_uses(l, t) == 1);
-            l->made[t] = wanted(l, l->use[l->first_use[t]], l->use_operand[l->first_use[t]]);
+            l->made[t] = mpp_lower_wanted(l, l->use[l->first_use[t]], l->use_operand[l->first_use[t]]);
         } else
             continue;
         resting_buffer(l, t);
     }
 }
 
-static void note_outputs(struct lower *l)
+static void note_outputs(struct mpp_lowering *l)
 {
     const struct mpp_graph *g = l->g;
     for (int i = 0; i < g->n_groups; i++) {
@@ -628,7 +459,7 @@ static void note_outputs(struct lower *l)
         mpp_id acc = g->tensors[t].info->gradient;
         l->p->gradient[t] = l->home[acc];
         for (int c = l->copy_of[acc]; c >= 0; c = l->next_of[c])
-            if (is_gradient_copy(l, &l->stage->copies[c]))
+            if (mpp_lower_is_gradient(l, &l->stage->copies[c]))
                 l->p->gradient[t] = l->copy_buffer[c];
     }
 }
@@ -642,16 +473,18 @@ static int *filled(struct mpp_arena *arena, int n, int value)
 }
 
 void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan, int number,
-                    bool overlap, struct mpp_flat_program *out)
+                    const struct mpp_transfers *transfers, bool overlap, struct mpp_flat_program *out)
 {
     int n = graph->n_tensors;
     const struct mpp_stage *stage = &plan->stages[number];
     *out = (struct mpp_flat_program){
-        .arena = arena, .g = graph, .stage = stage, .micro_batches = plan->micro_batches,
+        .arena = arena, .g = graph, .stage = stage, .micro_batches = plan->micro_batches, .transfers = transfers,
+        .ring = filled(arena, transfers->n, -1),
         .loss = -1, .grad_norm = -1, .resting = filled(arena, n, -1), .gradient = filled(arena, n, -1),
     };
-    struct lower l = {
-        .p = out, .g = graph, .stage = stage, .overlap = overlap,
+    struct mpp_lowering l = {
+        .p = out, .g = graph, .stage = stage, .overlap = overlap, .transfers = transfers, .number = number,
+        .n_stages = plan->n_stages,
         .home = filled(arena, n, -1), .made = mpp_arena_array(arena, n, struct mpp_sharding),
         .producer = filled(arena, n, -1), .first_use = filled(arena, n + 1, 0),
         .copy_buffer = filled(arena, stage->n_copies, -1), .copy_of = filled(arena, n, -1),
@@ -670,19 +503,21 @@ void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, cons
     for (int i = 0; i < graph->n_groups; i++) {
         if (graph->groups[i].phase == MPP_PHASE_UPDATE && !updating) {
             updating = true;
-            lower_gradient_copies(&l);
+            mpp_lower_gradients(&l);
+            mpp_lower_exchange(&l);
             start_scalar_sums(&l);
         }
         lower_group(&l, i);
     }
+    mpp_lower_no_term(&l);
     note_outputs(&l);
 }
 
 static struct mpp_lprog *lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
-                               int stage, bool overlap, bool *any_out)
+                               int stage, const struct mpp_transfers *transfers, bool overlap, bool *any_out)
 {
     struct mpp_flat_program flat;
-    mpp_lower_flat(arena, graph, plan, stage, overlap, &flat);
+    mpp_lower_flat(arena, graph, plan, stage, transfers, overlap, &flat);
     *any_out = false;
     for (int i = 0; i < flat.n_flats; i++)
         *any_out = *any_out || (flat.flats[i].instr.begins && flat.flats[i].instr.step->kind == MPP_STEP_REDUCE_SCATTER);
@@ -694,13 +529,13 @@ static struct mpp_lprog *lower(struct mpp_arena *arena, const struct mpp_graph *
 }
 
 enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
-                          int stage, int64_t capacity_bytes, struct mpp_lprog **out)
+                          int stage, const struct mpp_transfers *transfers, int64_t capacity_bytes, struct mpp_lprog **out)
 {
     bool any, none;
-    *out = lower(arena, graph, plan, stage, true, &any);
+    *out = lower(arena, graph, plan, stage, transfers, true, &any);
     if (!any)
         return MPP_OK;
-    struct mpp_lprog *late = lower(arena, graph, plan, stage, false, &none);
+    struct mpp_lprog *late = lower(arena, graph, plan, stage, transfers, false, &none);
     int64_t most = late->arena_bytes + late->arena_bytes / OVERLAP_SHARE;
     if ((*out)->arena_bytes > (most < capacity_bytes ? most : capacity_bytes))
         *out = late;

@@ -162,6 +162,11 @@ static int64_t instr_workspace(const struct memory *m, const struct mpp_instr *i
 static void visit(struct memory *m, const struct mpp_instr *in, int layer, int time, int64_t workspace)
 {
     m->workspace[time] = workspace;
+    if (in->kind == MPP_INSTR_SEND) { /* once per step: all has been received when the step ends */
+        struct life *ring = &m->life[m->prog->ring[in->transfer]];
+        ring->always = time < m->begin[MPP_PHASE_UPDATE];
+        widen(&ring->span[0], time, m->n_times - 1);
+    }
     for (int i = 0; i < in->n_in; i++)
         if (in->in[i].buffer >= 0)
             widen(span_of(m, in->in[i], layer), time, time);
@@ -276,7 +281,7 @@ static void find_slots(struct memory *m, int64_t in_flight)
 static int64_t filled(const struct memory *m, int b, int i)
 {
     const struct mpp_buffer *buf = &m->prog->buffers[b];
-    return buf->slots > 1 && crosses(m, b, i) ? room(buf) : buf->bytes;
+    return buf->slots > 1 && (buf->kind == MPP_BUF_RING || crosses(m, b, i)) ? room(buf) : buf->bytes;
 }
 
 /* What the outside world or the next micro-batch needs lives longer than its uses show. */
@@ -286,7 +291,7 @@ static void extend_lives(struct memory *m, int64_t micro_batches)
     for (int b = 0; b < m->prog->n_buffers; b++) {
         const struct mpp_buffer *buf = &m->prog->buffers[b];
         struct life *l = &m->life[b];
-        l->always = buf->kind == MPP_BUF_PARAM || buf->kind == MPP_BUF_STATE || buf->kind == MPP_BUF_INPUT;
+        l->always = l->always || buf->kind == MPP_BUF_PARAM || buf->kind == MPP_BUF_STATE || buf->kind == MPP_BUF_INPUT;
         for (int i = 0; i < l->n; i++) {
             struct span *s = &l->span[i];
             bool used = s->first <= s->last;
@@ -630,12 +635,12 @@ static int64_t lay_out(struct memory *m, enum layout layout, bool by_life, int64
 
 static int64_t lay_out_always(struct memory *m)
 {
-    static const enum mpp_buffer_kind order[] = {MPP_BUF_PARAM, MPP_BUF_STATE, MPP_BUF_INPUT};
+    static const enum mpp_buffer_kind order[] = {MPP_BUF_PARAM, MPP_BUF_STATE, MPP_BUF_INPUT, MPP_BUF_RING};
     int64_t at = 0;
     for (size_t k = 0; k < sizeof order / sizeof order[0]; k++)
         for (int b = 0; b < m->prog->n_buffers; b++) {
             struct mpp_buffer *buf = &m->prog->buffers[b];
-            if (m->life[b].n > 0 && buf->kind == order[k]) {
+            if (m->life[b].always && m->life[b].n > 0 && buf->kind == order[k]) {
                 buf->offset = at;
                 at += m->life[b].n * room(buf);
             }
@@ -703,7 +708,7 @@ void mpp_memory_plan(const struct mpp_graph *g, const struct mpp_stage *stage, i
     m.life = mpp_arena_array(m.arena, prog->n_buffers, struct life);
     for (int b = 0; b < prog->n_buffers; b++) {
         struct mpp_buffer *buf = &prog->buffers[b];
-        buf->slots = 1;
+        buf->slots = buf->kind == MPP_BUF_RING ? buf->slots : 1;
         bool owns = buf->alias < 0 && buf->address != MPP_ADDR_CARRIED;
         m.life[b].n = !owns ? 0 : buf->cls < 0 ? 1 : prog->classes[buf->cls].count;
         m.life[b].span = mpp_arena_array(m.arena, m.life[b].n, struct span);

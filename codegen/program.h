@@ -1,7 +1,9 @@
-/* program.h - the local program of a stage: what every rank runs, on local arrays, with explicit collectives.
+/* program.h - the local programs of a plan's stages: what every rank runs, on local arrays, with explicit collectives.
  *
- *     struct mpp_lprog *p;
- *     MPP_TRY(mpp_lower(arena, graph, plan, 0, capacity_bytes, &p));   // lower.c, roll.c, memory.c
+ *     struct mpp_transfers *t;
+ *     MPP_TRY(mpp_transfers_plan(arena, diag, plan, &t));              // transfers.c: what crosses the borders of stages
+ *     MPP_TRY(mpp_pipeline_verify(arena, diag, plan, t));              // verify_pipeline.c: no rank waits for ever
+ *     MPP_TRY(mpp_lower(arena, graph, plan, 0, t, capacity_bytes, &p)); // of each stage: lower*.c, roll.c, memory.c
  *     MPP_TRY(mpp_emit(arena, diag, graph, cluster, plan, p, "plan/"));
  *
  * Repeated layers that are planned alike are rolled: their instructions stand once, in a loop over layers, and
@@ -16,7 +18,8 @@
 #include "ir/graph.h"
 #include "planner/plan.h"
 
-enum mpp_buffer_kind { MPP_BUF_PARAM, MPP_BUF_STATE, MPP_BUF_ACCUM, MPP_BUF_INPUT, MPP_BUF_VALUE, MPP_BUF_COPY };
+enum mpp_buffer_kind { MPP_BUF_PARAM, MPP_BUF_STATE, MPP_BUF_ACCUM, MPP_BUF_INPUT, MPP_BUF_VALUE, MPP_BUF_COPY,
+                       MPP_BUF_RING /* places of what is on its way to another stage; no instruction names it */ };
 
 /* How a layered buffer's address depends on the layer i of its loop class. */
 enum mpp_buffer_address {
@@ -41,7 +44,7 @@ struct mpp_buffer {
     int64_t padded[MPP_GRAPH_MAX_DIMS]; /* local extents */
     unsigned split[MPP_GRAPH_MAX_DIMS]; /* axes per dimension */
     int64_t bytes;                /* rounded up to 64 */
-    int64_t slots;                /* micro-batches in flight, where each has its own (BYTES apart); else 1 */
+    int64_t slots;                /* micro-batches in flight, where each has its own (BYTES apart); of a ring its depth; else 1 */
     enum mpp_buffer_kind kind;
     int cls;                      /* layer class, -1: plain */
     enum mpp_buffer_address address;
@@ -60,6 +63,9 @@ enum mpp_instr_kind {
     MPP_INSTR_ACCUMULATE,         /* out[0] = or += in[0], by mode[0] */
     MPP_INSTR_ADD_SCALAR,         /* out[0] += in[0], one float */
     MPP_INSTR_ZERO,               /* out[0] = 0 */
+    MPP_INSTR_SEND,               /* in[0] to another stage, by `transfer` */
+    MPP_INSTR_RECEIVE,            /* out[0] from another stage, by `transfer` */
+    MPP_INSTR_SUM_STAGES,         /* out[0], one float: its sum over all stages; n_out 0: this stage has no term of it */
 };
 
 enum mpp_write_mode { MPP_WRITE, MPP_WRITE_ADD, MPP_WRITE_ADD_LATER /* add unless this is the step's first micro-batch */ };
@@ -73,6 +79,7 @@ struct mpp_instr {
     enum mpp_write_mode *mode;    /* [n_out] */
     const struct mpp_reshard_step *step; /* STEP */
     const char *reason;           /* STEP: why */
+    int transfer;                 /* SEND, RECEIVE: line of the plan's transfers; else -1 */
     bool gradient;                /* UPDATE phase: part of reduce_gradients; these come first in their section */
     bool begins;                  /* BACKWARD: a sum of gradients that only begins here, in the last micro-batch; the UPDATE
                                    * section waits for it first */
@@ -118,13 +125,46 @@ struct mpp_lprog {
     int *param_buffer;            /* [graph->n_tensors]: PARAM and STATE: the resting buffer; -1 */
     int *param_layer;             /* its absolute layer, -1 */
     int *gradient_buffer;         /* [graph->n_tensors]: PARAM: its final gradient (after reduction, before clipping); -1 */
+    int n_rings, *ring;           /* [n_rings]: [transfers->n] of what this stage sends, the buffer whose places (`slots` of
+                                   * them, `bytes` apart from `offset` on) are its ring; else -1 */
     struct mpp_memory memory;
 };
 
+/* ---- what crosses the borders of stages ---- */
+
+/* A tensor on its way from one stage to another: of each micro-batch, or once per step. */
+struct mpp_transfer_line {
+    const char *name;             /* of the tensor */
+    mpp_id from_tensor, to_tensor; /* in the graphs of the two stages */
+    int from, to;                 /* stages */
+    enum mpp_phase phase;         /* FORWARD, BACKWARD; UPDATE: a tied parameter's gradient, once per step */
+    bool once;                    /* UPDATE */
+    bool adds;                    /* UPDATE: the receiver adds it to its own; else it is the sum, which replaces it */
+    enum mpp_dtype dtype;
+    int n_dims;
+    int64_t dims[MPP_GRAPH_MAX_DIMS]; /* of the whole tensor, at the micro-batch */
+    struct mpp_sharding from_sharding, to_sharding; /* on the sender's and on the receiver's mesh; never partial */
+    unsigned from_split[MPP_GRAPH_MAX_DIMS], to_split[MPP_GRAPH_MAX_DIMS]; /* the same: axes that split each dimension */
+    struct mpp_reshard_step gather; /* what the receiver does then; mask 0: nothing */
+    int depth;                    /* places of the sender's ring */
+};
+
+struct mpp_transfers {
+    int n;
+    struct mpp_transfer_line *line; /* those of micro-batches by receiver; then the exchange of tied gradients in its order */
+};
+
+/* All transfers of PLAN (derived), of depth 1; none where it has one stage. *OUT lives in ARENA. Tensors are matched by
+ * name; one that no stage or several send is an internal error. */
+enum mpp_status mpp_transfers_plan(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_plan *plan,
+                                   struct mpp_transfers **out) MPP_CHECKED;
+
 /* Lower stage STAGE of PLAN (derived), whose graph is GRAPH, to the rolled local program with its memory planned, for as
- * many micro-batches in flight as the stage has; *OUT lives in ARENA. Sums of gradients begin in the backward pass where the arena stays within CAPACITY_BYTES and grows little. */
+ * many micro-batches in flight as the stage has; *OUT lives in ARENA. TRANSFERS: the plan's; the rings of what the stage sends
+ * are part of its arena. Sums of gradients begin in the backward pass where the arena stays within CAPACITY_BYTES and grows little. */
 enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
-                          int stage, int64_t capacity_bytes, struct mpp_lprog **out) MPP_CHECKED;
+                          int stage, const struct mpp_transfers *transfers, int64_t capacity_bytes,
+                          struct mpp_lprog **out) MPP_CHECKED;
 
 /* The buffer that owns the memory REF means (through aliases and neighbours), with its layer; -1 where it is plain.
  * REF names a layer where its buffer is layered. In memory.c. */

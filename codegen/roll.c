@@ -251,7 +251,7 @@ static bool same_buffer_number(const struct roll *r, int la, int ba, int lb, int
 static bool same_instr(const struct roll *r, int la, const struct mpp_instr *a, int lb, const struct mpp_instr *b)
 {
     if (a->kind != b->kind || a->n_in != b->n_in || a->n_out != b->n_out || a->gradient != b->gradient
-        || a->once != b->once || a->begins != b->begins || !same_step(a->step, b->step) || !same_group(r->p->g, a->group, b->group)
+        || a->once != b->once || a->transfer != b->transfer || a->begins != b->begins || !same_step(a->step, b->step) || !same_group(r->p->g, a->group, b->group)
         || memcmp(a->split.axis, b->split.axis, sizeof a->split.axis))
         return false;
     for (int i = 0; i < a->n_in; i++)
@@ -621,6 +621,10 @@ void mpp_roll(const struct mpp_flat_program *flat, struct mpp_lprog *prog)
     unique_names(&r);
     make_sections(&r);
 
+    prog->n_rings = flat->transfers->n;
+    prog->ring = mpp_arena_array(flat->arena, prog->n_rings, int);
+    for (int k = 0; k < prog->n_rings; k++)
+        prog->ring[k] = absolute(&r, flat->ring[k]).buffer;
     int n = flat->g->n_tensors;
     prog->loss = flat->loss < 0 ? -1 : absolute(&r, flat->loss).buffer;
     prog->grad_norm = flat->grad_norm < 0 ? -1 : absolute(&r, flat->grad_norm).buffer;

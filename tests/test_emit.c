@@ -75,11 +75,12 @@ static bool build(struct job *j, const char *path, const char *preset, const cha
 static bool make_plan(struct job *j, int devices, const char *pins)
 {
     struct mpp_plan_options o = {.pins = mpp_pins_none(), .capacity_bytes = (int64_t)1 << 40};
+    const struct mpp_transfers none = {0};
     return check(mpp_cluster_load(j->arena, j->diag, "host", devices, &j->cluster) == MPP_OK
                      && (!*pins || mpp_pins_parse(j->arena, j->diag, pins, &o.pins) == MPP_OK)
                      && mpp_plan_search(j->arena, j->diag, j->g, j->cluster, &o, &j->plan) == MPP_OK
                      && mpp_plan_derive(j->arena, j->diag, j->g, j->cluster, j->plan) == MPP_OK
-                     && mpp_lower(j->arena, j->g, j->plan, 0, INT64_MAX, &j->prog) == MPP_OK,
+                     && mpp_lower(j->arena, j->g, j->plan, 0, &none, INT64_MAX, &j->prog) == MPP_OK,
                  "a plan for %d devices, %s", devices, pins);
 }
 
