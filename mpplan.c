@@ -104,23 +104,28 @@ struct stats {
     double read_s, plan_s, lower_s, emit_s;
 };
 
-/* The stages' local programs in *OUT; not where there are several and no KEEP. All stages' memory is noted. Returns by how many
- * bytes the largest arena exceeds USABLE. */
+struct lowered {
+    struct mpp_transfers *transfers;
+    struct mpp_lprog **progs;     /* [stages]: NULL where there are several and no directory is written */
+};
+
+/* All stages; their memory is noted. Returns by how many bytes the largest arena exceeds USABLE. */
 static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_plan *plan, int64_t usable, bool keep,
                                     struct mpp_lprog ***out, int64_t *out_over)
 {
     struct mpp_transfers *transfers;
     MPP_TRY(mpp_transfers_plan(arena, diag, plan, &transfers));
+    MPP_TRY(mpp_pipeline_verify(arena, diag, plan, transfers));
     *out = mpp_arena_array(arena, plan->n_stages, struct mpp_lprog *);
     *out_over = -usable;
     for (int i = 0; i < plan->n_stages; i++) {
         struct mpp_lprog *prog;
         struct mpp_arena *room = keep || plan->n_stages == 1 ? arena : mpp_arena_scratch(arena);
-        MPP_TRY(mpp_lower(room, plan->stages[i].graph, plan, i, transfers, usable, &prog));
+        MPP_TRY(mpp_lower(room, plan->stages[i].graph, plan, i, out->transfers, usable, &prog));
         plan->stages[i].memory = prog->memory;
         *out_over = prog->arena_bytes - usable > *out_over ? prog->arena_bytes - usable : *out_over;
         if (room == arena)
-            (*out)[i] = prog;
+            out->progs[i] = prog;
         else
             mpp_arena_free(room);
     }
@@ -160,7 +165,7 @@ static enum mpp_status search_plan(struct mpp_arena *arena, struct mpp_diag *dia
 /* A plan whose arena, once laid out, exceeds the device is planned again with less room. */
 static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_options *o,
                                       struct mpp_plan_options options, struct mpp_graph *g, const struct mpp_cluster *cluster,
-                                      struct stats *stats, struct mpp_plan **out_plan, struct mpp_lprog ***out_progs)
+                                      struct stats *stats, struct mpp_plan **out_plan, struct lowered *out_lowered)
 {
     int64_t usable = mpp_device_usable_bytes(&cluster->device), over = 0;
     int64_t bound_ps = INT64_MAX;     /* of the search in all the room there is: less room proves nothing more */
@@ -177,7 +182,7 @@ static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *
         MPP_TRY(mpp_plan_derive(arena, diag, g, cluster, *out_plan));
         stats->plan_s += now_s() - start;
         start = now_s();
-        MPP_TRY(lower_stages(arena, diag, *out_plan, usable, o->out != NULL, out_progs, &over));
+        MPP_TRY(lower_stages(arena, diag, *out_plan, usable, o->out != NULL, out_lowered, &over));
         stats->lower_s += now_s() - start;
         if (over <= 0)
             return MPP_OK;
@@ -205,12 +210,12 @@ static bool fits_on(const struct search_for *s, int n)
     struct mpp_cluster resized;
     struct stats stats = {0};
     struct mpp_plan *plan;
-    struct mpp_lprog **progs;
+    struct lowered lowered;
     struct mpp_plan_options options = s->options;
     options.quiet = true;
     options.dump_ilp_dir = options.export_iopddl_dir = NULL;
     bool fits = mpp_cluster_resize(s->cluster, n, &resized)
-                && plan_and_lower(scratch, silent, s->o, options, s->g, &resized, &stats, &plan, &progs) == MPP_OK;
+                && plan_and_lower(scratch, silent, s->o, options, s->g, &resized, &stats, &plan, &lowered) == MPP_OK;
     mpp_arena_free(scratch);
     return fits;
 }
@@ -255,15 +260,15 @@ static enum mpp_status write_report(struct mpp_arena *arena, struct mpp_diag *di
 
 static enum mpp_status write_directory(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *g,
                                        const struct mpp_cluster *cluster, const struct mpp_plan *plan,
-                                       struct mpp_lprog *const *progs, const char *dir)
+                                       const struct lowered *lowered, const char *dir)
 {
     struct mpp_outdir *o;
     MPP_TRY(mpp_outdir_begin(arena, diag, dir, &o));
     const char *tmp = mpp_outdir_path(o);
     enum mpp_status st;
-    const struct mpp_lprog *prog = plan->n_stages == 1 ? progs[0] : NULL;
-    if (prog)
-        MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, progs, tmp));
+    const struct mpp_lprog *prog = plan->n_stages == 1 ? lowered->progs[0] : NULL;
+    if (plan->pipeline.chunks == 1)
+        MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, lowered->transfers, lowered->progs, tmp));
     MPP_TRY_GOTO(st, fail, mpp_plan_write_json(diag, g, cluster, plan, mpp_arena_printf(arena, "%s/plan.json", tmp)));
     MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_arena_printf(arena, "%s/report.txt", tmp)));
     return mpp_outdir_commit(o);
@@ -388,7 +393,7 @@ static enum mpp_status read_input(struct job *job, struct mpp_graph **out_g, str
 }
 
 static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_cluster *cluster, struct stats *stats,
-                              struct mpp_plan **out_plan, struct mpp_lprog ***out_progs)
+                              struct mpp_plan **out_plan, struct lowered *out_lowered)
 {
     const struct mpp_options *o = &job->options;
     struct progress progress;
@@ -404,7 +409,7 @@ static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_c
     if (st == MPP_OK && least && !mpp_cluster_resize(cluster, least, cluster))
         st = MPP_INVALID;
     if (st == MPP_OK)
-        st = plan_and_lower(job->arena, job->diag, o, options, g, cluster, stats, out_plan, out_progs);
+        st = plan_and_lower(job->arena, job->diag, o, options, g, cluster, stats, out_plan, out_lowered);
     may_settle = false;
     progress_end(&progress, options.progress);
     if (st == MPP_OK && least && !o->json)
@@ -420,8 +425,8 @@ static enum mpp_status print(struct job *job, const struct mpp_graph *g, const s
     if (o->json)
         return mpp_plan_predict_json(job->diag, g, cluster, plan, stdout);
     MPP_TRY((o->predict ? mpp_report_predict : mpp_report_write)(job->diag, g, cluster, plan, prog, stdout));
-    if (o->out && !prog)
-        fprintf(stderr, "mpplan: %s holds plan.json and report.txt but no trainer: code for several stages comes with a later "
+    if (o->out && plan->pipeline.chunks > 1)
+        fprintf(stderr, "mpplan: %s holds plan.json and report.txt but no trainer: code for interleaved schedules comes with a later "
                 "release\n", o->out);
     return MPP_OK;
 }
@@ -449,16 +454,16 @@ static enum mpp_status run(struct job *job)
     hold_signals(false);
     MPP_TRY(st);
     struct mpp_plan *plan;
-    struct mpp_lprog **progs;
-    MPP_TRY(search(job, g, cluster, &stats, &plan, &progs));
+    struct lowered lowered;
+    MPP_TRY(search(job, g, cluster, &stats, &plan, &lowered));
     start = now_s();
     job->phase = "writing the plan";
     hold_signals(true);
-    st = o->out ? write_directory(arena, diag, g, cluster, plan, progs, o->out) : MPP_OK;
+    st = o->out ? write_directory(arena, diag, g, cluster, plan, &lowered, o->out) : MPP_OK;
     hold_signals(false);
     MPP_TRY(st);
     stats.emit_s = now_s() - start;
-    MPP_TRY(print(job, g, cluster, plan, plan->n_stages == 1 ? progs[0] : NULL));
+    MPP_TRY(print(job, g, cluster, plan, plan->n_stages == 1 ? lowered.progs[0] : NULL));
     return o->stats ? write_stats(arena, diag, o->stats, &stats, g, plan) : MPP_OK;
 }
 

@@ -4,7 +4,7 @@
  *     MPP_TRY(mpp_transfers_plan(arena, diag, plan, &t));              // transfers.c: what crosses the borders of stages
  *     MPP_TRY(mpp_pipeline_verify(arena, diag, plan, t));              // verify_pipeline.c: no rank waits for ever
  *     MPP_TRY(mpp_lower(arena, graph, plan, 0, t, capacity_bytes, &p)); // of each stage: lower*.c, roll.c, memory.c
- *     MPP_TRY(mpp_emit(arena, diag, graph, cluster, plan, p, "plan/"));
+ *     MPP_TRY(mpp_emit(arena, diag, graph, cluster, plan, t, progs, "plan/"));
  *
  * Repeated layers that are planned alike are rolled: their instructions stand once, in a loop over layers, and
  * their buffers stand once, with a rule for the address in iteration i. STEP all-reduce works in place: where its
@@ -137,6 +137,7 @@ struct mpp_transfer_line {
     const char *name;             /* of the tensor */
     mpp_id from_tensor, to_tensor; /* in the graphs of the two stages */
     int from, to;                 /* stages */
+    int from_chunk, to_chunk;     /* of their work, that sends and that receives it */
     enum mpp_phase phase;         /* FORWARD, BACKWARD; UPDATE: a tied parameter's gradient, once per step */
     bool once;                    /* UPDATE */
     bool adds;                    /* UPDATE: the receiver adds it to its own; else it is the sum, which replaces it */
@@ -158,6 +159,27 @@ struct mpp_transfers {
  * name; one that no stage or several send is an internal error. */
 enum mpp_status mpp_transfers_plan(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_plan *plan,
                                    struct mpp_transfers **out) MPP_CHECKED;
+
+/* The forwards and backwards of a stage, in its order, and in how many places its activations lie. */
+struct mpp_pipeline_list {
+    int64_t n;
+    const struct mpp_schedule_event *work; /* [n]; times do not count */
+    int n_chunks;
+    const int64_t *slots;         /* [n_chunks] micro-batch m of chunk c leaves them in place m % slots[c] */
+};
+
+/* Run all stages' lists [N_STAGES] with their sends and receives, then the exchange of tied gradients, as the ranks will: a
+ * receive waits, a send waits while its ring is full. Proves that all come to their end, that every receive gets what was
+ * sent for its micro-batch, that nothing is left on its way, and that no micro-batch overwrites what backward still needs. (The
+ * ranks of a stage run one program and meet in its collectives; each rank waits for a part of those that its stage waits
+ * for, so that it comes as far.) What is wrong is reported as an internal error: who waits for whom. */
+enum mpp_status mpp_pipeline_run(struct mpp_arena *arena, struct mpp_diag *diag, int n_stages,
+                                 const struct mpp_pipeline_list *list, const struct mpp_transfers *transfers) MPP_CHECKED;
+
+/* Choose the depth of each ring: as many places as the sender can be ahead, or one more than there are borders between the
+ * two stages if that is less, so that it rarely waits. If that stops the pipeline, more. Then prove PLAN (derived) with it. */
+enum mpp_status mpp_pipeline_verify(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_plan *plan,
+                                    struct mpp_transfers *transfers) MPP_CHECKED;
 
 /* Lower stage STAGE of PLAN (derived), whose graph is GRAPH, to the rolled local program with its memory planned, for as
  * many micro-batches in flight as the stage has; *OUT lives in ARENA. TRANSFERS: the plan's; the rings of what the stage sends
@@ -184,8 +206,8 @@ bool mpp_emit_can_accumulate(const struct mpp_graph *graph, const struct mpp_gro
 /* Write the trainer into DIR (exists, empty): stage0.c, stage0.h, stage0_tables.c, ... for each stage, plan.h, plan.c,
  * kernels.c, kernels.h, Makefile, runtime/. GRAPH: the whole training step; PROGS: [plan->n_stages]. */
 enum mpp_status mpp_emit(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
-                         const struct mpp_cluster *cluster, const struct mpp_plan *plan, struct mpp_lprog *const *progs,
-                         const char *dir) MPP_CHECKED;
+                         const struct mpp_cluster *cluster, const struct mpp_plan *plan, const struct mpp_transfers *transfers,
+                         struct mpp_lprog *const *progs, const char *dir) MPP_CHECKED;
 
 /* report.txt. GRAPH: the whole training step; PROG: the local program of a plan of one stage, else NULL. */
 enum mpp_status mpp_report_write(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
