@@ -111,12 +111,11 @@ struct lowered {
 
 /* All stages; their memory is noted. Returns by how many bytes the largest arena exceeds USABLE. */
 static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_plan *plan, int64_t usable, bool keep,
-                                    struct mpp_lprog ***out, int64_t *out_over)
+                                    struct lowered *out, int64_t *out_over)
 {
-    struct mpp_transfers *transfers;
-    MPP_TRY(mpp_transfers_plan(arena, diag, plan, &transfers));
-    MPP_TRY(mpp_pipeline_verify(arena, diag, plan, transfers));
-    *out = mpp_arena_array(arena, plan->n_stages, struct mpp_lprog *);
+    MPP_TRY(mpp_transfers_plan(arena, diag, plan, &out->transfers));
+    MPP_TRY(mpp_pipeline_verify(arena, diag, plan, out->transfers));
+    out->progs = mpp_arena_array(arena, plan->n_stages, struct mpp_lprog *);
     *out_over = -usable;
     for (int i = 0; i < plan->n_stages; i++) {
         struct mpp_lprog *prog;

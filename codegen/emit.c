@@ -51,7 +51,7 @@ static enum mpp_status write_stage(struct mpp_emit *e, const char *dir)
 }
 
 /* What all stages share. E: any of them. */
-static enum mpp_status write_shared(struct mpp_emit *e, const char *dir)
+static enum mpp_status write_shared(struct mpp_emit *e, struct mpp_lprog *const *progs, const char *dir)
 {
     struct mpp_text sources = {.arena = e->arena};
     for (int i = 0; i < e->plan->n_stages; i++)
@@ -59,7 +59,7 @@ static enum mpp_status write_shared(struct mpp_emit *e, const char *dir)
     mpp_text_add(&sources, "plan.c kernels.c");
     MPP_TRY(write_text(e, dir, "kernels.c", kernels_c(e)));
     MPP_TRY(write_text(e, dir, "kernels.h", kernels_h(e)));
-    MPP_TRY(write_text(e, dir, "plan.c", mpp_emit_plan_c(e)));
+    MPP_TRY(write_text(e, dir, "plan.c", mpp_emit_plan_c(e, progs)));
     MPP_TRY(write_text(e, dir, "plan.h", mpp_emit_plan_h(e)));
     MPP_TRY(write_text(e, dir, "Makefile", mpp_emit_makefile(e->arena, mpp_text_string(&sources))));
     MPP_TRY(mpp_emit_write_script(e->diag, e->arena, dir, "run.sh", mpp_emit_run_sh(e)));
@@ -68,8 +68,10 @@ static enum mpp_status write_shared(struct mpp_emit *e, const char *dir)
 }
 
 enum mpp_status mpp_emit(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
-                         const struct mpp_cluster *cluster, const struct mpp_plan *plan, struct mpp_lprog *const *progs, const char *dir)
+                         const struct mpp_cluster *cluster, const struct mpp_plan *plan, const struct mpp_transfers *transfers,
+                         struct mpp_lprog *const *progs, const char *dir)
 {
+    const char *const *names = mpp_emit_transfer_names(arena, transfers);
     struct mpp_emit_kernels kernels = {0};
     struct mpp_emit *stages = mpp_arena_array(arena, plan->n_stages, struct mpp_emit);
     bool failed = false;
@@ -77,7 +79,8 @@ enum mpp_status mpp_emit(struct mpp_arena *arena, struct mpp_diag *diag, const s
         stages[i] = (struct mpp_emit){
             .arena = arena, .diag = diag, .whole = graph, .g = plan->stages[i].graph, .index = i,
             .name = mpp_arena_printf(arena, "stage%d", i), .cluster = cluster, .plan = plan, .stage = &plan->stages[i],
-            .mesh = &plan->stages[i].mesh, .prog = progs[i], .kernels = &kernels, .cls = -1,
+            .mesh = &plan->stages[i].mesh, .prog = progs[i], .transfers = transfers, .transfer_name = names,
+            .kernels = &kernels, .cls = -1,
         };
         mpp_emit_prepare(&stages[i]);
         mpp_emit_stage(&stages[i]);
@@ -87,5 +90,5 @@ enum mpp_status mpp_emit(struct mpp_arena *arena, struct mpp_diag *diag, const s
         return MPP_INVALID;
     for (int i = 0; i < plan->n_stages; i++)
         MPP_TRY(write_stage(&stages[i], dir));
-    return write_shared(&stages[0], dir);
+    return write_shared(&stages[0], progs, dir);
 }

@@ -56,6 +56,8 @@ struct mpp_emit {
     const struct mpp_stage *stage;
     const struct mpp_mesh *mesh;
     const struct mpp_lprog *prog;
+    const struct mpp_transfers *transfers;
+    const char *const *transfer_name; /* [transfers->n] "H_1_RES2_TO_STAGE1" */
     struct mpp_text stage_text;
     struct mpp_emit_kernels *kernels;
     size_t cap_dims;
@@ -123,6 +125,7 @@ int64_t mpp_emit_einsum_workspace(const struct mpp_graph *g, const struct mpp_me
                                   struct mpp_split split);
 void mpp_emit_fused(struct mpp_emit *e, const struct mpp_instr *in);        /* emit_fused.c */
 void mpp_emit_step(struct mpp_emit *e, const struct mpp_instr *in);         /* emit_comm.c */
+void mpp_emit_transfer(struct mpp_emit *e, const struct mpp_instr *in);     /* emit_transfer.c */
 void mpp_emit_stage(struct mpp_emit *e);                                    /* emit_stage.c */
 void mpp_emit_schedule(struct mpp_emit *e);                                 /* emit_schedule.c: stageN_step */
 const char *mpp_emit_stage_h(struct mpp_emit *e);                           /* emit_header.c */
@@ -130,7 +133,10 @@ const char *mpp_emit_tables_c(struct mpp_emit *e);                          /* e
 const char *mpp_emit_tensors(struct mpp_emit *e, const char **out_inputs, int *out_n_tensors,
                              int *out_n_inputs);                            /* emit_tensors.c */
 const char *mpp_emit_plan_h(struct mpp_emit *e);                            /* emit_plan.c; of any stage */
-const char *mpp_emit_plan_c(struct mpp_emit *e);
+const char *mpp_emit_plan_c(struct mpp_emit *e, struct mpp_lprog *const *progs);
+const char *const *mpp_emit_transfer_names(struct mpp_arena *arena, const struct mpp_transfers *transfers); /* emit_transfer.c */
+void mpp_emit_transfers_h(struct mpp_emit *e, struct mpp_text *out);
+void mpp_emit_transfers_c(struct mpp_emit *e, struct mpp_lprog *const *progs, struct mpp_text *out);
 const char *mpp_emit_makefile(struct mpp_arena *arena, const char *sources); /* emit_files.c */
 const char *mpp_emit_run_sh(struct mpp_emit *e);                             /* emit_launch.c; of any stage */
 const char *mpp_emit_run_sbatch(struct mpp_emit *e);

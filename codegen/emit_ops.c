@@ -464,13 +464,9 @@ void mpp_emit_instr(struct mpp_emit *e, const struct mpp_instr *in)
         mpp_emit_line(e, "memset(%s, 0, %lld * sizeof(float));", result(e, in, 0), count(mpp_emit_buffer(e, in->out[0])));
         break;
     case MPP_INSTR_SEND:
-        mpp_emit_line(e, "mpp_send(r, %d, %s);", in->transfer, arg(e, in, 0));
-        break;
     case MPP_INSTR_RECEIVE:
-        mpp_emit_line(e, "mpp_receive(r, %d, %s);", in->transfer, result(e, in, 0));
-        break;
     case MPP_INSTR_SUM_STAGES:
-        mpp_emit_line(e, "mpp_sum_over_stages(r, %s);", in->n_out ? result(e, in, 0) : "&(float){0}");
+        mpp_emit_transfer(e, in);
         break;
     }
 }

@@ -14,6 +14,7 @@ const char *mpp_emit_plan_h(struct mpp_emit *e)
     mpp_text_add(out, "/* What the stages' files share. */\n#ifndef PLAN_H\n#define PLAN_H\n\n#include \"runtime/mpp_rt.h\"\n\n");
     for (int i = 0; i < e->plan->n_stages; i++)
         mpp_text_add(out, "extern const struct mpp_stage stage%d;\n", i);
+    mpp_emit_transfers_h(e, out);
     mpp_text_add(out, "\n#endif\n");
     return mpp_text_string(out);
 }
@@ -130,8 +131,10 @@ static void add_program(struct mpp_emit *e, struct mpp_text *out)
         mpp_text_add(out, "%s&stage%d", i ? ", " : "", i);
     mpp_text_add(out, "};\n\nstatic const struct mpp_program program = {\n    .model = %s,\n    .plan_version = %s,\n",
                  mpp_emit_quoted(e->arena, e->whole->model->name), mpp_emit_quoted(e->arena, e->plan->version));
-    mpp_text_add(out, "    .n_stages = %d,\n    .stages = stages,\n    .pipeline = %s,\n", e->plan->n_stages,
-                 mpp_emit_quoted(e->arena, e->plan->schedule));
+    mpp_text_add(out, "    .n_stages = %d,\n    .stages = stages,\n", e->plan->n_stages);
+    if (e->transfers->n > 0)
+        mpp_text_add(out, "    .n_transfers = %d,\n    .transfers = transfers,\n", e->transfers->n);
+    mpp_text_add(out, "    .pipeline = %s,\n", mpp_emit_quoted(e->arena, e->plan->schedule));
     mpp_text_add(out, "    .batch = %lld,\n    .micro_batches = %lld,\n    .tokens_per_sample = %lld,\n",
                  (long long)e->plan->batch, (long long)e->plan->micro_batches, (long long)e->whole->tokens_per_sample);
     if (e->whole->loss_scale >= 0)
@@ -142,7 +145,7 @@ static void add_program(struct mpp_emit *e, struct mpp_text *out)
     mpp_text_add(out, "};\n\nint main(int argc, char **argv)\n{\n    return mpp_main(argc, argv, &program);\n}\n");
 }
 
-const char *mpp_emit_plan_c(struct mpp_emit *e)
+const char *mpp_emit_plan_c(struct mpp_emit *e, struct mpp_lprog *const *progs)
 {
     struct mpp_text *out = mpp_arena_array(e->arena, 1, struct mpp_text);
     out->arena = e->arena;
@@ -156,6 +159,7 @@ const char *mpp_emit_plan_c(struct mpp_emit *e)
             mpp_text_add(out, "%s, ", mpp_emit_quoted(e->arena, m->strip_prefixes[i]));
         mpp_text_add(out, "NULL};\n");
     }
+    mpp_emit_transfers_c(e, progs, out);
     add_program(e, out);
     return mpp_text_string(out);
 }

@@ -99,7 +99,7 @@ static void set_carried(struct mpp_emit *e, struct mpp_text *out, int c, int ste
 static bool any_slots(const struct mpp_emit *e)
 {
     for (int b = 0; b < e->prog->n_buffers; b++)
-        if (e->prog->buffers[b].slots > 1)
+        if (e->prog->buffers[b].slots > 1 && e->prog->buffers[b].kind != MPP_BUF_RING)
             return true;
     return false;
 }

@@ -86,8 +86,10 @@ static bool make_plan(struct job *j, int devices, const char *pins)
 
 static bool emit(struct job *j, const char *dir)
 {
+    const struct mpp_transfers none = {0};
     mkdir(dir, 0777);
-    return check(mpp_emit(j->arena, j->diag, j->g, j->cluster, j->plan, &j->prog, dir) == MPP_OK, "%s is written", dir);
+    return check(mpp_emit(j->arena, j->diag, j->g, j->cluster, j->plan, &none, &j->prog, dir) == MPP_OK, "%s is written",
+                 dir);
 }
 
 static void close_job(struct job *j)

@@ -197,8 +197,14 @@ class Plan:
         return self.json["stages"][0]
 
     @property
+    def ranges(self):
+        """How many devices each stage has, in pipeline order."""
+        places = [(place["stage"], s["devices"]) for s in self.json["stages"] for place in s["places"]]
+        return [n for _, n in sorted(places)]
+
+    @property
     def devices(self):
-        return self.stage["devices"]
+        return sum(self.ranges)
 
     @property
     def axes(self):
