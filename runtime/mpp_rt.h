@@ -158,6 +158,7 @@ struct mpp_input {
     int64_t limit;                         /* integer inputs: valid values are 0 .. limit - 1 (0: unchecked) */
     int64_t also_valid;                    /* and this one (ignore_index); else equal to 0 */
     bool batched;                          /* its first dimension is the batch */
+    int chunk;                             /* where it has a place for each slot: the chunk that reads it */
 };
 
 /* ---- stages ----------------------------------------------------------------------------------- */
@@ -244,8 +245,8 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program);
 /* ---- passes and transfers ---------------------------------------------------------------------- */
 
 /* Called by stage->step. A pass of CHUNK for MICRO_BATCH, in slot MICRO_BATCH modulo the chunk's slots: sets r->chunk, slot,
- * micro_batch and plan, copies the micro-batch's inputs to their places (before a backward pass only those that have one place
- * for all slots, where another micro-batch's may lie), and runs the chunk's function. Backward does nothing in evaluation. */
+ * micro_batch and plan, copies the micro-batch's inputs to their places (those that have one place for all slots before any
+ * pass, where another micro-batch's lie in it; the others before their chunk's forward pass), and runs the chunk's function. Backward does nothing in evaluation. */
 void mpp_forward(struct mpp_rank *r, int chunk, int micro_batch);
 void mpp_backward(struct mpp_rank *r, int chunk, int micro_batch);
 

@@ -456,13 +456,25 @@ struct job_rank {
     char *workspace;
 };
 
+/* A program of one stage. */
+struct one {
+    struct mpp_stage stage;
+    const struct mpp_stage *stages[1];
+    struct mpp_program program;
+};
+
+static const struct mpp_program *set_mesh(struct one *one, int n_axes, const int sizes[3])
+{
+    *one = (struct one){.stage = {.n_axes = n_axes, .axis_size = {sizes[0], sizes[1], sizes[2]}}};
+    one->stages[0] = &one->stage;
+    one->program = (struct mpp_program){.n_stages = 1, .stages = one->stages};
+    return &one->program;
+}
+
 static void set_up(struct job_rank *j, const struct mpp_program *p, struct mpp_transport *transport, int rank)
 {
-    *j = (struct job_rank){.r = {.rank = rank, .n_ranks = mpp_mesh_ranks(p), .n_axes = p->n_axes, .program = p,
-                                 .transport = transport, .impl = &j->local}};
-    for (int a = 0; a < p->n_axes; a++)
-        j->r.axis_size[a] = p->axis_size[a];
-    mpp_mesh_coords(p, rank, j->r.coord);
+    *j = (struct job_rank){.r = {.transport = transport, .impl = &j->local}};
+    mpp_mesh_place(&j->r, p, rank);
     j->r.workspace = j->workspace = malloc(WORKSPACE);
 }
 
@@ -513,13 +525,14 @@ static void *failing_main(void *arg)
 
 static void check_failure(struct tally *total)
 {
-    struct mpp_program p = {.n_axes = 2, .axis_size = {2, 2}};
+    struct one one;
+    const struct mpp_program *p = set_mesh(&one, 2, (const int[]){2, 2, 0});
     struct mpp_error error;
-    struct mpp_transport *transport = mpp_transport_threads_new(&p, &error);
+    struct mpp_transport *transport = mpp_transport_threads_new(p, &error);
     static struct job_rank ranks[4];
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) {
-        set_up(&ranks[i], &p, transport, i);
+        set_up(&ranks[i], p, transport, i);
         pthread_create(&threads[i], NULL, failing_main, &ranks[i]);
     }
     for (int i = 0; i < 4; i++) {
@@ -539,24 +552,25 @@ static void leave_process(void *user, int code)
 
 static int run_mpi(int n, int64_t call_elements)
 {
-    struct mpp_program p = {.n_axes = n == 8 ? 3 : n == 4 ? 2 : 1, .axis_size = {2, 2, 2}};
+    struct one one;
+    const struct mpp_program *p = set_mesh(&one, n == 8 ? 3 : n == 4 ? 2 : 1, (const int[]){2, 2, 2});
     struct mpp_error error = {0};
     struct mpp_transport_settings settings = {.watch = {.silence_s = 15, .leave = leave_process},
                                               .call_elements = call_elements};
     int rank;
     static struct job_rank j;
-    struct mpp_transport *transport = mpp_transport_mpi_new(&p, &settings, &rank, &error);
+    struct mpp_transport *transport = mpp_transport_mpi_new(p, &settings, &rank, &error);
     if (transport == NULL) {
         fprintf(stderr, "error: %s\n", error.text);
         return 1;
     }
-    set_up(&j, &p, transport, rank);
+    set_up(&j, p, transport, rank);
     if (setjmp(j.local.leave) == 0) {
         check_rank(&j.r, &j.tally);
         check_large(&j.r, call_elements == 0 ? LARGE : LARGE / 1000, &j.tally);
     }
     float sums[2] = {(float)j.tally.passed, (float)j.tally.failed};
-    mpp_all_reduce(&j.r, (1u << p.n_axes) - 1, sums, 2, MPP_REDUCE_SUM);
+    mpp_all_reduce(&j.r, MPP_WORLD, sums, 2, MPP_REDUCE_SUM);
     if (rank == 0)
         printf("%d passed, %d failed\n", (int)sums[0], (int)sums[1]);
     free(j.workspace);
@@ -578,8 +592,8 @@ int main(int argc, char **argv)
                                     {2, 2, 2}, {2, 3, 2}, {2, 1, 4},    {3, 2, 2, 2}, {3, 1, 2, 3}};
     struct tally total = {0, 0};
     for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
-        struct mpp_program p = {.n_axes = meshes[i][0], .axis_size = {meshes[i][1], meshes[i][2], meshes[i][3]}};
-        run_threads(&p, &total);
+        struct one one;
+        run_threads(set_mesh(&one, meshes[i][0], meshes[i] + 1), &total);
     }
     check_failure(&total);
     printf("%d passed, %d failed\n", total.passed, total.failed);

@@ -338,15 +338,16 @@ static struct mpp_input inputs[] = {
     {.tensor = 1, .role = MPP_ROLE_NEXT_TOKENS, .limit = 2007, .batched = true},
     {.tensor = 2, .role = MPP_ROLE_ONES, .batched = true},
 };
-static struct mpp_program program = {.n_axes = 2, .axis_size = {2, 2}, .batch = 6, .micro_batches = 2, .n_tensors = 3,
-                                     .tensors = tensors, .n_inputs = 3, .inputs = inputs, .mask_share = 0.5,
+static const struct mpp_stage stage = {.n_axes = 2, .axis_size = {2, 2}, .n_tensors = 3, .tensors = tensors, .n_inputs = 3,
+                                       .inputs = inputs};
+static const struct mpp_stage *const stages[] = {&stage};
+static struct mpp_program program = {.n_stages = 1, .stages = stages, .batch = 6, .micro_batches = 2, .mask_share = 0.5,
                                      .mask_id = 4, .ignore_index = -100};
 
 static struct mpp_rank rank_of(int rank)
 {
-    struct mpp_rank r = {.rank = rank, .n_ranks = 4, .n_axes = 2, .axis_size = {2, 2}, .program = &program,
-                         .micro_batches = 2};
-    mpp_mesh_coords(&program, rank, r.coord);
+    struct mpp_rank r = {.micro_batches = 2};
+    mpp_mesh_place(&r, &program, rank);
     return r;
 }
 

@@ -49,24 +49,43 @@ static void setup(struct mpp_rank *r)
     *(int *)r->plan = 1;
 }
 
-static void forward_backward(struct mpp_rank *r)
+/* The error of sample B in output O of this rank. */
+static float error_of(struct mpp_rank *r, int64_t b, int64_t o)
+{
+    struct mpp_extent out = mpp_extent_of(r, O, r->n_axes > 1 ? 2 : 0);
+    float *w = f32(r, AT_W), *s0 = f32(r, AT_S), *s1 = f32(r, AT_S + S_STRIDE), y = 0;
+    for (int d = 0; d < D; d++)
+        y += f32(r, AT_X)[b * D + d] * s0[d] * s1[d] * w[d * out.padded + o];
+    return y - f32(r, AT_T)[b * out.padded + o];
+}
+
+static void forward(struct mpp_rank *r)
 {
     struct mpp_extent batch = mpp_extent_of(r, BATCH / r->micro_batches, r->n_axes > 0 ? 1 : 0);
     struct mpp_extent out = mpp_extent_of(r, O, r->n_axes > 1 ? 2 : 0);
-    float *w = f32(r, AT_W), *gw = f32(r, AT_GW), *x = f32(r, AT_X), *t = f32(r, AT_T), *loss = f32(r, AT_LOSS);
+    float *loss = f32(r, AT_LOSS);
+    if (r->micro_batch == 0)
+        *loss = 0;
+    for (int64_t b = 0; b < batch.valid; b++)
+        for (int64_t o = 0; o < out.valid; o++) {
+            float e = error_of(r, b, o);
+            *loss += e * e / (BATCH * O);
+        }
+}
+
+static void backward(struct mpp_rank *r)
+{
+    struct mpp_extent batch = mpp_extent_of(r, BATCH / r->micro_batches, r->n_axes > 0 ? 1 : 0);
+    struct mpp_extent out = mpp_extent_of(r, O, r->n_axes > 1 ? 2 : 0);
+    float *w = f32(r, AT_W), *gw = f32(r, AT_GW), *x = f32(r, AT_X);
     float *s0 = f32(r, AT_S), *s1 = f32(r, AT_S + S_STRIDE), *gs0 = f32(r, AT_GS), *gs1 = f32(r, AT_GS + S_STRIDE);
     if (r->micro_batch == 0) {
         memset(gw, 0, (size_t)(D * out.padded) * 4);
         memset(gs0, 0, 2 * S_STRIDE);
-        *loss = 0;
     }
     for (int64_t b = 0; b < batch.valid; b++)
         for (int64_t o = 0; o < out.valid; o++) {
-            float y = 0;
-            for (int d = 0; d < D; d++)
-                y += x[b * D + d] * s0[d] * s1[d] * w[d * out.padded + o];
-            float e = y - t[b * out.padded + o], dy = 2 * e / (BATCH * O);
-            *loss += e * e / (BATCH * O);
+            float dy = 2 * error_of(r, b, o) / (BATCH * O);
             for (int d = 0; d < D; d++) {
                 float wx = w[d * out.padded + o] * x[b * D + d];
                 gw[d * out.padded + o] += dy * x[b * D + d] * s0[d] * s1[d];
@@ -74,6 +93,14 @@ static void forward_backward(struct mpp_rank *r)
                 gs1[d] += dy * wx * s0[d];
             }
         }
+}
+
+static void step(struct mpp_rank *r)
+{
+    for (int m = 0; m < r->micro_batches; m++) {
+        mpp_forward(r, 0, m);
+        mpp_backward(r, 0, m);
+    }
 }
 
 static void reduce_gradients(struct mpp_rank *r)
@@ -117,24 +144,29 @@ static struct mpp_tensor tensors[] = {
 };
 static const struct mpp_input inputs[] = {{.tensor = 5, .batched = true}, {.tensor = 6, .batched = true}};
 
+static const struct mpp_chunk chunk = {.forward = forward, .backward = backward, .slots = 1};
+static struct mpp_stage stage;
+static const struct mpp_stage *const stages[] = {&stage};
+
 static struct mpp_program program_for(int devices, int micro_batches)
 {
     struct mpp_program p = {
-        .model = "linear", .plan_version = "1", .arena_bytes = ARENA, .workspace_offset = 1792, .workspace_bytes = 256,
-        .batch = BATCH, .micro_batches = micro_batches, .tokens_per_sample = 1, .n_tensors = 7, .tensors = tensors,
-        .n_inputs = 2, .inputs = inputs, .loss_offset = AT_LOSS, .grad_norm_offset = AT_NORM, .setup = setup,
-        .plan_state_bytes = 64, .forward_backward = forward_backward, .update = update,
-        .reduce_gradients = reduce_gradients, .hyper = {.lr = 0.1f, .momentum = 0.5f},
+        .model = "linear", .plan_version = "1", .n_stages = 1, .stages = stages, .pipeline = "accumulate",
+        .batch = BATCH, .micro_batches = micro_batches, .tokens_per_sample = 1, .hyper = {.lr = 0.1f, .momentum = 0.5f},
         .schedule = MPP_SCHEDULE_COSINE, .warmup_steps = 3, .total_steps = 12, .final_lr = 0.01, .steps = 12,
         .save_every = 4, .save_keep = 2,
     };
-    p.n_axes = devices == 1 ? 0 : devices == 2 ? 1 : 2;
-    p.axis_size[0] = p.axis_size[1] = 2;
+    stage = (struct mpp_stage){
+        .arena_bytes = ARENA, .workspace_offset = 1792, .workspace_bytes = 256, .n_tensors = 7, .tensors = tensors,
+        .n_inputs = 2, .inputs = inputs, .loss_offset = AT_LOSS, .grad_norm_offset = AT_NORM, .setup = setup,
+        .plan_state_bytes = 64, .n_chunks = 1, .chunks = &chunk, .step = step, .update = update,
+        .reduce_gradients = reduce_gradients, .n_axes = devices == 1 ? 0 : devices == 2 ? 1 : 2, .axis_size = {2, 2},
+    };
     for (int i = 0; i < 7; i++) {
         bool input = tensors[i].kind == MPP_KIND_INPUT, wide = tensors[i].n_dims == 2 && i != 5;
         tensors[i].dims[0] = input ? BATCH / micro_batches : tensors[i].dims[0];
-        tensors[i].split[0] = input && p.n_axes > 0 ? 1 : 0;
-        tensors[i].split[1] = wide && p.n_axes > 1 ? 2 : 0;
+        tensors[i].split[0] = input && stage.n_axes > 0 ? 1 : 0;
+        tensors[i].split[1] = wide && stage.n_axes > 1 ? 2 : 0;
     }
     return p;
 }
@@ -516,12 +548,12 @@ static void test_bad_data(void)
                                           .dims = {4, 8}, .split = {1, 0}};
     static const struct mpp_input in = {.role = MPP_ROLE_TOKENS, .limit = 100, .batched = true};
     struct mpp_program p = program_for(4, 1);
-    p.n_tensors = p.n_inputs = 1;
-    p.tensors = &ids;
-    p.inputs = &in;
+    stage.n_tensors = stage.n_inputs = 1;
+    stage.tensors = &ids;
+    stage.inputs = &in;
     p.batch = 4;
     p.steps = 100000;
-    p.forward_backward = p.update = count_step;
+    stage.step = stage.update = count_step;
     uint16_t tokens[5000] = {[4000] = 100};
     char spec[600], text[4096] = "";
     FILE *file = fopen(in_folder("bad.bin"), "w");

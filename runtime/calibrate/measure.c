@@ -35,6 +35,8 @@ struct bench {
     int n;                        /* workers */
     double each_s;                /* for one measurement */
     pthread_barrier_t start;
+    struct mpp_stage stage;
+    const struct mpp_stage *stages[1];
     struct mpp_program program;
     struct worker *worker;
     double took[2];               /* of the batch before; what worker 0 says goes for all */
@@ -233,8 +235,8 @@ static bool set_up(struct bench *b, int n, double each_s, struct mpp_transport *
     b->worker = calloc((size_t)n, sizeof *b->worker);
     for (int i = 0; b->worker != NULL && i < n; i++) {
         struct worker *w = &b->worker[i];
-        w->r = (struct mpp_rank){.rank = i, .n_ranks = n, .n_axes = 1, .axis_size = {n}, .coord = {i}, .n_threads = 1,
-                                 .program = &b->program, .transport = transport, .impl = &w->local};
+        w->r = (struct mpp_rank){.n_threads = 1, .transport = transport, .impl = &w->local};
+        mpp_mesh_place(&w->r, &b->program, i);
         w->bench = b;
         w->x = malloc((size_t)LARGEST * sizeof *w->x);
         w->y = malloc((size_t)LARGEST * sizeof *w->y);
@@ -265,7 +267,9 @@ static void tear_down(struct bench *b)
 /* MAIN on N threads at once; false: the system has no memory or threads for that. */
 static bool run(int n, double each_s, void *(*thread_main)(void *), bool talk)
 {
-    struct bench b = {.program = {.n_axes = 1, .axis_size = {n}}};
+    struct bench b = {.stage = {.n_axes = 1, .axis_size = {n}}, .program = {.n_stages = 1}};
+    b.stages[0] = &b.stage;
+    b.program.stages = b.stages;
     struct mpp_error error = {0};
     struct mpp_transport *transport = talk ? mpp_transport_threads_new(&b.program, &error) : NULL;
     pthread_t threads[MAX_RANKS];

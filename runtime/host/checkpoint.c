@@ -72,7 +72,7 @@ static struct mpp_st_entry *entries_of(const struct mpp_named *named, int n)
     return entries;
 }
 
-/* This rank's blocks, where it is their owner; *SUM_OUT is theirs. */
+/* This rank's blocks, where it is their owner in the stage they are taken from; *SUM_OUT is theirs. */
 static int write_blocks(struct mpp_rank *r, const struct mpp_named *named, const struct mpp_st_entry *entries, int n,
                         const char *path, uint64_t *sum_out, struct mpp_error *error)
 {
@@ -82,6 +82,8 @@ static int write_blocks(struct mpp_rank *r, const struct mpp_named *named, const
         return system_error(error, path);
     int rc = 0;
     for (int i = 0; rc == 0 && i < n; i++) {
+        if (named[i].stage != r->stage_index)
+            continue;
         struct mpp_block block = mpp_block_of(r, named[i].tensor);
         struct mpp_run run = {0};
         while (rc == 0 && block.owner && mpp_block_next(&block, &run)) {
@@ -131,7 +133,7 @@ static uint64_t write_file(struct mpp_rank *r, enum mpp_tensor_kind kind, const 
     struct mpp_named *named = NULL;
     struct mpp_st_entry *entries = NULL;
     int n = 0;
-    int code = mpp_named_list(r->program, kind, &named, &n, &error);
+    int code = mpp_named_union(r->program, kind, &named, &n, &error);
     if (code == MPP_EXIT_OK) {
         entries = entries_of(named, n);
         if (entries == NULL)
@@ -415,10 +417,12 @@ static int sum_blocks(struct mpp_rank *r, enum mpp_tensor_kind kind, uint64_t *s
     struct mpp_named *named;
     int n;
     *sum_out = 0;
-    int code = mpp_named_list(r->program, kind, &named, &n, error);
+    int code = mpp_named_union(r->program, kind, &named, &n, error);
     if (code != MPP_EXIT_OK)
         return code;
     for (int i = 0; i < n; i++) {
+        if (named[i].stage != r->stage_index)
+            continue;
         struct mpp_block block = mpp_block_of(r, named[i].tensor);
         struct mpp_run run = {0};
         while (block.owner && mpp_block_next(&block, &run))

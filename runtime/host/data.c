@@ -22,27 +22,69 @@ struct array {
     int64_t per_sample;
 };
 
+/* An input of the model: several stages may read it. */
+struct column {
+    const struct mpp_input *in;
+    const struct mpp_tensor *tensor; /* of the first stage that reads it: its name, type and global shape */
+    uint32_t stream;                 /* of its random numbers: by name, as plans list inputs in different orders */
+};
+
 struct mpp_data {
     enum source source;
     const struct mpp_program *program;
     uint64_t seed;
+    int n_columns;
+    struct column *columns;
     struct mpp_tokens *tokens;
-    struct array *arrays; /* per input */
+    struct array *arrays; /* per column */
     int64_t vocabulary;   /* synthetic token ids lie below */
     int64_t ahead;        /* global sample of a step's first, less step * batch: not 0 once the batch has changed */
 };
 
 /* A stretch of one sample of one input. */
 struct stretch {
-    int input;
+    int column;
     uint64_t sample;        /* global, of the whole training */
     int64_t step, in_step;  /* the step's index and the sample's place in it */
     int64_t position, count;
 };
 
-static const struct mpp_tensor *tensor_of(const struct mpp_data *d, int input)
+/* The column of a tensor; n_columns where there is none yet. */
+static int find_column(const struct mpp_data *d, const char *name)
 {
-    return &d->program->tensors[d->program->inputs[input].tensor];
+    int i = 0;
+    while (i < d->n_columns && strcmp(d->columns[i].tensor->name, name) != 0)
+        i++;
+    return i;
+}
+
+static uint32_t stream_of(const char *name)
+{
+    uint32_t hash = 0x811c9dc5u; /* FNV-1a */
+    for (; *name != '\0'; name++)
+        hash = (hash ^ (unsigned char)*name) * 0x01000193u;
+    return MPP_STREAM_SYNTHETIC ^ (hash | 1); /* never that of the tokens */
+}
+
+/* The inputs of all stages. */
+static bool list_columns(struct mpp_data *d)
+{
+    int total = 0;
+    for (int s = 0; s < d->program->n_stages; s++)
+        total += d->program->stages[s]->n_inputs;
+    d->columns = calloc((size_t)total + 1, sizeof *d->columns);
+    for (int s = 0; d->columns != NULL && s < d->program->n_stages; s++) {
+        const struct mpp_stage *stage = d->program->stages[s];
+        for (int i = 0; i < stage->n_inputs; i++) {
+            const struct mpp_tensor *t = &stage->tensors[stage->inputs[i].tensor];
+            int at = find_column(d, t->name);
+            if (at < d->n_columns)
+                continue;
+            d->columns[at] = (struct column){&stage->inputs[i], t, stream_of(t->name)};
+            d->n_columns++;
+        }
+    }
+    return d->columns != NULL;
 }
 
 static bool is_token_role(enum mpp_role role)
@@ -52,32 +94,34 @@ static bool is_token_role(enum mpp_role role)
 }
 
 /* Elements of a sample (of the whole input where it has no batch dimension). */
-static int64_t sample_size(const struct mpp_data *d, int input)
+static int64_t sample_size(const struct column *c)
 {
-    const struct mpp_tensor *t = tensor_of(d, input);
+    const struct mpp_tensor *t = c->tensor;
     int64_t n = 1;
-    for (int i = d->program->inputs[input].batched ? 1 : 0; i < t->n_dims; i++)
+    for (int i = c->in->batched ? 1 : 0; i < t->n_dims; i++)
         n *= t->dims[i];
     return n;
 }
 
 /* ---- filling: each writes COUNT elements at OUT ------------------------------------------------------ */
 
-static int refuse_id(const struct mpp_data *d, const struct mpp_input *in, const char *path, int64_t at, int64_t value,
-                     const char *hint, struct mpp_error *error)
+static int refuse_id(const struct column *c, const char *path, int64_t at, int64_t value, const char *hint,
+                     struct mpp_error *error)
 {
+    const struct mpp_input *in = c->in;
     char also[48] = "";
     if (in->limit > 0 && (in->also_valid < 0 || in->also_valid >= in->limit))
         snprintf(also, sizeof also, " and %lld", (long long)in->also_valid);
     return mpp_error_set(error, MPP_EXIT_INPUT, "%s: element %lld is %lld, but input \"%s\" takes 0 to %lld%s%s", path,
-                         (long long)at, (long long)value, d->program->tensors[in->tensor].name,
+                         (long long)at, (long long)value, c->tensor->name,
                          in->limit > 0 ? (long long)in->limit - 1 : (long long)INT32_MAX, also, hint);
 }
 
 /* COUNT tokens of a sample from POSITION on, below LIMIT. */
-static int read_tokens(const struct mpp_data *d, const struct mpp_input *in, const struct stretch *s,
-                       int64_t position, uint32_t *out, struct mpp_error *error)
+static int read_tokens(const struct mpp_data *d, const struct column *c, const struct stretch *s, int64_t position,
+                       uint32_t *out, struct mpp_error *error)
 {
+    const struct mpp_input *in = c->in;
     if (d->source == SOURCE_SYNTHETIC) {
         uint32_t block[4];
         for (int64_t i = 0; i < s->count; i++) {
@@ -92,7 +136,7 @@ static int read_tokens(const struct mpp_data *d, const struct mpp_input *in, con
     mpp_tokens_read(d->tokens, window, position, s->count, out);
     for (int64_t i = 0; i < s->count; i++)
         if ((in->limit > 0 && out[i] >= in->limit) || out[i] > INT32_MAX)
-            return refuse_id(d, in, mpp_tokens_path(d->tokens, window.shard), window.start + position + i, out[i],
+            return refuse_id(c, mpp_tokens_path(d->tokens, window.shard), window.start + position + i, out[i],
                              mpp_tokens_raw(d->tokens, window.shard) ? "; without a header a file is read as raw u16 tokens"
                                                                      : "", error);
     return MPP_EXIT_OK;
@@ -125,12 +169,13 @@ static void mask_tokens(const struct mpp_data *d, const struct mpp_input *in, co
 
 static int fill_tokens(const struct mpp_data *d, struct stretch s, int32_t *out, struct mpp_error *error)
 {
-    const struct mpp_input *in = &d->program->inputs[s.input];
+    const struct column *c = &d->columns[s.column];
+    const struct mpp_input *in = c->in;
     uint32_t tokens[TOKENS_AT_ONCE];
     int64_t total = s.count;
     for (int64_t done = 0; done < total; done += s.count) {
         s.count = total - done < TOKENS_AT_ONCE ? total - done : TOKENS_AT_ONCE;
-        int code = read_tokens(d, in, &s, s.position + (in->role == MPP_ROLE_NEXT_TOKENS), tokens, error);
+        int code = read_tokens(d, c, &s, s.position + (in->role == MPP_ROLE_NEXT_TOKENS), tokens, error);
         if (code != MPP_EXIT_OK)
             return code;
         if (in->role == MPP_ROLE_MASKED_TOKENS || in->role == MPP_ROLE_MASKED_LABELS)
@@ -145,20 +190,21 @@ static int fill_tokens(const struct mpp_data *d, struct stretch s, int32_t *out,
 
 static int fill_array(const struct mpp_data *d, const struct stretch *s, void *out, struct mpp_error *error)
 {
-    const struct mpp_input *in = &d->program->inputs[s->input];
-    const struct array *a = &d->arrays[s->input];
+    const struct column *c = &d->columns[s->column];
+    const struct mpp_input *in = c->in;
+    const struct array *a = &d->arrays[s->column];
     int64_t which = (int64_t)(s->sample % (uint64_t)a->n);
     if (a->by_batch)
         which = s->step % a->n * (in->batched ? d->program->batch : 1) + s->in_step;
     int64_t first = which * a->per_sample + s->position;
-    if (tensor_of(d, s->input)->type == MPP_TYPE_F32) {
+    if (c->tensor->type == MPP_TYPE_F32) {
         const float *x = out;
         mpp_npy_read_f32(&a->npy, first, s->count, out);
         for (int64_t i = 0; i < s->count; i++)
             if (!isfinite(x[i]))
                 return mpp_error_set(error, MPP_EXIT_INPUT, "%s: element %lld is %s; input \"%s\" takes finite numbers of "
                                      "32 bits", a->path, (long long)(first + i),
-                                     isnan(x[i]) ? "NaN" : x[i] > 0 ? "infinite" : "-infinite", tensor_of(d, s->input)->name);
+                                     isnan(x[i]) ? "NaN" : x[i] > 0 ? "infinite" : "-infinite", c->tensor->name);
         return MPP_EXIT_OK;
     }
     int32_t *ids = out;
@@ -168,7 +214,7 @@ static int fill_array(const struct mpp_data *d, const struct stretch *s, void *o
         if (in->limit > 0)
             valid = (x >= 0 && x < in->limit) || x == in->also_valid;
         if (!valid)
-            return refuse_id(d, in, a->path, first + i, x, "", error);
+            return refuse_id(c, a->path, first + i, x, "", error);
         ids[i] = (int32_t)x;
     }
     return MPP_EXIT_OK;
@@ -176,14 +222,14 @@ static int fill_array(const struct mpp_data *d, const struct stretch *s, void *o
 
 static void fill_random(const struct mpp_data *d, const struct stretch *s, void *out)
 {
-    const struct mpp_input *in = &d->program->inputs[s->input];
-    uint64_t limit = in->limit > 0 ? (uint64_t)in->limit : 2;
+    const struct column *c = &d->columns[s->column];
+    uint64_t limit = c->in->limit > 0 ? (uint64_t)c->in->limit : 2;
     uint32_t block[4];
     for (int64_t i = 0; i < s->count; i++) {
         int64_t at = s->position + i;
         if (i == 0 || at % 4 == 0)
-            mpp_random_block(d->seed, MPP_STREAM_SYNTHETIC + 1 + (uint32_t)s->input, (uint64_t)at / 4, s->sample, block);
-        if (tensor_of(d, s->input)->type == MPP_TYPE_F32) {
+            mpp_random_block(d->seed, c->stream, (uint64_t)at / 4, s->sample, block);
+        if (c->tensor->type == MPP_TYPE_F32) {
             float pair[2];
             mpp_random_normal(block[at % 4 / 2 * 2], block[at % 4 / 2 * 2 + 1], &pair[0], &pair[1]);
             ((float *)out)[i] = pair[at % 2];
@@ -196,7 +242,7 @@ static void fill_random(const struct mpp_data *d, const struct stretch *s, void 
 static void fill_constant(const struct mpp_data *d, const struct stretch *s, int value, void *out)
 {
     for (int64_t i = 0; i < s->count; i++) {
-        if (tensor_of(d, s->input)->type == MPP_TYPE_F32)
+        if (d->columns[s->column].tensor->type == MPP_TYPE_F32)
             ((float *)out)[i] = (float)value;
         else
             ((int32_t *)out)[i] = value;
@@ -205,8 +251,8 @@ static void fill_constant(const struct mpp_data *d, const struct stretch *s, int
 
 static int fill_stretch(const struct mpp_data *d, const struct stretch *s, void *out, struct mpp_error *error)
 {
-    enum mpp_role role = d->program->inputs[s->input].role;
-    if (d->source == SOURCE_NPY && d->arrays[s->input].npy.data != NULL)
+    enum mpp_role role = d->columns[s->column].in->role;
+    if (d->source == SOURCE_NPY && d->arrays[s->column].npy.data != NULL)
         return fill_array(d, s, out, error);
     if (role == MPP_ROLE_ZEROS || role == MPP_ROLE_ONES)
         fill_constant(d, s, role == MPP_ROLE_ONES, out);
@@ -226,9 +272,12 @@ int mpp_data_fill(const struct mpp_data *data, const struct mpp_rank *r, int64_t
                   void *local, struct mpp_error *error)
 {
     const struct mpp_program *p = data->program;
-    struct mpp_block block = mpp_block_of(r, tensor_of(data, input));
+    const struct mpp_input *in = &r->stage->inputs[input];
+    const struct mpp_tensor *t = &r->stage->tensors[in->tensor];
+    struct mpp_block block = mpp_block_of(r, t);
     int64_t first = 0, n_samples = 1;
-    if (p->inputs[input].batched) { /* walk sample by sample; the block is then one sample's */
+    int column = find_column(data, t->name);
+    if (in->batched) { /* walk sample by sample; the block is then one sample's */
         first = micro_batch * (p->batch / p->micro_batches) + block.dim[0].offset;
         n_samples = block.dim[0].valid;
         if (block.dim[0].padded > 0)
@@ -237,8 +286,8 @@ int mpp_data_fill(const struct mpp_data *data, const struct mpp_rank *r, int64_t
         memmove(block.dim, block.dim + 1, (size_t)block.n_dims * sizeof block.dim[0]);
     }
     for (int64_t i = 0; i < n_samples; i++) {
-        struct stretch s = {.input = input, .step = step, .in_step = first + i};
-        if (p->inputs[input].batched)
+        struct stretch s = {.column = column, .step = step, .in_step = first + i};
+        if (in->batched)
             s.sample = (uint64_t)(data->ahead + step * p->batch + first + i);
         struct mpp_run run = {0};
         while (mpp_block_next(&block, &run)) {
@@ -257,11 +306,13 @@ int mpp_data_fill(const struct mpp_data *data, const struct mpp_rank *r, int64_t
 void mpp_data_choices(const struct mpp_program *program, char *out, int out_bytes)
 {
     bool stream = false, only = true; /* token streams fill some input, and all of them */
-    for (int i = 0; i < program->n_inputs; i++) {
-        bool is_i32 = program->tensors[program->inputs[i].tensor].type == MPP_TYPE_I32;
-        stream = stream || is_token_role(program->inputs[i].role);
-        only = only && program->inputs[i].role != MPP_ROLE_NONE && (is_i32 || !is_token_role(program->inputs[i].role));
-    }
+    for (int s = 0; s < program->n_stages; s++)
+        for (int i = 0; i < program->stages[s]->n_inputs; i++) {
+            const struct mpp_input *in = &program->stages[s]->inputs[i];
+            bool is_i32 = program->stages[s]->tensors[in->tensor].type == MPP_TYPE_I32;
+            stream = stream || is_token_role(in->role);
+            only = only && in->role != MPP_ROLE_NONE && (is_i32 || !is_token_role(in->role));
+        }
     (void)snprintf(out, (size_t)out_bytes, "%snpy:DIR or synthetic", stream && only ? "text:FILE, tokens:GLOB, " : "");
 }
 
@@ -269,21 +320,21 @@ void mpp_data_choices(const struct mpp_program *program, char *out, int out_byte
 static int check_roles(struct mpp_data *d, bool text, const char *path, struct mpp_error *error)
 {
     int64_t length = 0;
-    for (int i = 0; i < d->program->n_inputs; i++) {
-        const struct mpp_input *in = &d->program->inputs[i];
-        const char *name = tensor_of(d, i)->name;
+    for (int i = 0; i < d->n_columns; i++) {
+        const struct mpp_input *in = d->columns[i].in;
+        const char *name = d->columns[i].tensor->name;
         if (in->role == MPP_ROLE_NONE)
             return mpp_error_set(error, MPP_EXIT_INPUT, "a token stream cannot fill input \"%s\"; use npy:DIR or synthetic",
                                  name);
         if (!is_token_role(in->role))
             continue;
-        if (tensor_of(d, i)->type != MPP_TYPE_I32)
+        if (d->columns[i].tensor->type != MPP_TYPE_I32)
             return mpp_error_set(error, MPP_EXIT_INPUT, "a token stream cannot fill input \"%s\", which holds floats", name);
         if (text && in->limit > 0 && in->limit < 256)
             return mpp_error_set(error, MPP_EXIT_INPUT,
                                  "%s: text takes a vocabulary of at least 256, but input \"%s\" has %lld", path, name,
                                  (long long)in->limit);
-        int64_t needs = sample_size(d, i) + (in->role == MPP_ROLE_NEXT_TOKENS);
+        int64_t needs = sample_size(&d->columns[i]) + (in->role == MPP_ROLE_NEXT_TOKENS);
         length = needs > length ? needs : length;
     }
     if (length == 0)
@@ -328,10 +379,10 @@ static int refuse_shape(const struct array *a, const struct mpp_tensor *t, const
 }
 
 /* Shape of the array against the input's: the same, or with leading counts. */
-static int check_array(const struct mpp_data *d, int input, struct array *a, struct mpp_error *error)
+static int check_array(const struct mpp_data *d, int column, struct array *a, struct mpp_error *error)
 {
-    const struct mpp_tensor *t = tensor_of(d, input);
-    bool batched = d->program->inputs[input].batched;
+    const struct mpp_tensor *t = d->columns[column].tensor;
+    bool batched = d->columns[column].in->batched;
     int64_t dims[MPP_MAX_DIMS];
     memcpy(dims, t->dims, sizeof dims);
     if (batched)
@@ -339,7 +390,7 @@ static int check_array(const struct mpp_data *d, int input, struct array *a, str
     int extra = a->npy.n_dims - t->n_dims;
     a->by_batch = extra == 1 || !batched;
     a->n = extra == 1 || batched ? a->npy.dims[0] : 1;
-    a->per_sample = sample_size(d, input);
+    a->per_sample = sample_size(&d->columns[column]);
     bool fits = (extra == 0 || extra == 1) && a->n > 0;
     for (int i = 0; fits && i < t->n_dims; i++)
         if (i > 0 || extra == 1 || !batched) /* the first dimension of an array of samples is free */
@@ -358,9 +409,9 @@ static int check_pairs(const struct mpp_data *d, struct mpp_error *error)
 {
     const struct array *first = NULL;
     int64_t first_samples = 0;
-    for (int i = 0; i < d->program->n_inputs; i++) {
+    for (int i = 0; i < d->n_columns; i++) {
         const struct array *a = &d->arrays[i];
-        if (a->npy.data == NULL || !d->program->inputs[i].batched)
+        if (a->npy.data == NULL || !d->columns[i].in->batched)
             continue;
         int64_t samples = a->by_batch ? a->n * d->program->batch : a->n;
         if (first == NULL) {
@@ -377,15 +428,15 @@ static int check_pairs(const struct mpp_data *d, struct mpp_error *error)
 static int open_arrays(struct mpp_data *d, const char *dir, struct mpp_error *error)
 {
     struct stat st;
-    d->arrays = calloc((size_t)d->program->n_inputs + 1, sizeof *d->arrays);
+    d->arrays = calloc((size_t)d->n_columns + 1, sizeof *d->arrays);
     if (d->arrays == NULL)
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
     if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode))
         return mpp_error_set(error, MPP_EXIT_INPUT, "%s: no such folder; npy: takes a folder of NAME.npy files", dir);
-    for (int i = 0; i < d->program->n_inputs; i++) {
+    for (int i = 0; i < d->n_columns; i++) {
         struct array *a = &d->arrays[i];
-        enum mpp_role role = d->program->inputs[i].role;
-        if (asprintf(&a->path, "%s/%s.npy", dir, tensor_of(d, i)->name) < 0) {
+        enum mpp_role role = d->columns[i].in->role;
+        if (asprintf(&a->path, "%s/%s.npy", dir, d->columns[i].tensor->name) < 0) {
             a->path = NULL;
             return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
         }
@@ -444,9 +495,13 @@ int mpp_data_open(const char *spec, const struct mpp_program *program, uint64_t 
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
     d->program = program;
     d->seed = seed;
-    for (int i = 0; i < program->n_inputs; i++) {
-        int64_t limit = program->inputs[i].limit;
-        if (is_token_role(program->inputs[i].role) && limit > 0 && (d->vocabulary == 0 || limit < d->vocabulary))
+    if (!list_columns(d)) {
+        free(d);
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+    }
+    for (int i = 0; i < d->n_columns; i++) {
+        int64_t limit = d->columns[i].in->limit;
+        if (is_token_role(d->columns[i].in->role) && limit > 0 && (d->vocabulary == 0 || limit < d->vocabulary))
             d->vocabulary = limit;
     }
     if (d->vocabulary == 0)
@@ -464,10 +519,11 @@ void mpp_data_close(struct mpp_data *data)
     if (data == NULL)
         return;
     mpp_tokens_close(data->tokens);
-    for (int i = 0; data->arrays != NULL && i < data->program->n_inputs; i++) {
+    for (int i = 0; data->arrays != NULL && i < data->n_columns; i++) {
         mpp_npy_close(&data->arrays[i].npy);
         free(data->arrays[i].path);
     }
     free(data->arrays);
+    free(data->columns);
     free(data);
 }

@@ -31,7 +31,7 @@ void mpp_data_continue(struct mpp_data *data, int64_t step, int64_t sample);
 /* The sources that can fill the program's inputs, as words: "npy:DIR or synthetic". */
 void mpp_data_choices(const struct mpp_program *program, char *out, int out_bytes);
 
-/* Fill LOCAL, the padded local array of input INPUT, for micro-batch MICRO_BATCH of the step with index STEP (from 0).
+/* Fill LOCAL, the padded local array of input INPUT of the rank's stage, for micro-batch MICRO_BATCH of the step with index STEP (from 0).
  * Padding is left as it is. Safe to call from several threads. */
 int mpp_data_fill(const struct mpp_data *data, const struct mpp_rank *r, int64_t step, int micro_batch, int input,
                   void *local, struct mpp_error *error) MPP_RT_CHECKED;

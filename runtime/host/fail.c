@@ -165,7 +165,7 @@ void mpp_fail(struct mpp_rank *r, int code, const char *fmt, ...)
 int mpp_agreement(struct mpp_rank *r, int code, const struct mpp_error *error)
 {
     float worst[2] = {(float)code, code ? (float)-r->rank : (float)-r->n_ranks};
-    r->transport->ops->all_reduce(r, (1u << r->n_axes) - 1, worst, 2, true);
+    r->transport->ops->all_reduce(r, MPP_WORLD, worst, 2, true);
     if (worst[0] != 0 && (int)-worst[1] == r->rank)
         fprintf(stderr, "error: %s\n", error->text);
     return (int)worst[0];

@@ -30,7 +30,7 @@ static int prepare(struct mpp_feed *f, int64_t step, struct mpp_error *error)
 {
     char *at = f->buffer[step & 1];
     for (int m = 0; m < f->r->program->micro_batches; m++)
-        for (int i = 0; i < f->r->program->n_inputs; i++) {
+        for (int i = 0; i < f->r->stage->n_inputs; i++) {
             int code = mpp_data_fill(f->data, f->r, step, m, i, at, error);
             if (code != MPP_EXIT_OK)
                 return code;
@@ -70,7 +70,7 @@ static void *read_ahead(void *arg)
 int mpp_feed_start(const struct mpp_rank *r, const struct mpp_data *data, int64_t first, int64_t last,
                    struct mpp_feed **feed_out, struct mpp_error *error)
 {
-    const struct mpp_program *p = r->program;
+    const struct mpp_stage *stage = r->stage;
     struct mpp_feed *f = calloc(1, sizeof *f);
     if (f == NULL)
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
@@ -80,14 +80,14 @@ int mpp_feed_start(const struct mpp_rank *r, const struct mpp_data *data, int64_
     f->last = last;
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->change, NULL);
-    f->input_bytes = calloc((size_t)p->n_inputs + 1, sizeof *f->input_bytes);
+    f->input_bytes = calloc((size_t)stage->n_inputs + 1, sizeof *f->input_bytes);
     bool ok = f->input_bytes != NULL;
-    for (int i = 0; ok && i < p->n_inputs; i++) {
-        f->input_bytes[i] = 4 * mpp_block_of(r, &p->tensors[p->inputs[i].tensor]).padded_count;
+    for (int i = 0; ok && i < stage->n_inputs; i++) {
+        f->input_bytes[i] = 4 * mpp_block_of(r, &stage->tensors[stage->inputs[i].tensor]).padded_count;
         f->micro_bytes += f->input_bytes[i];
     }
     for (int i = 0; ok && i < 2; i++) { /* zeroed: padding stays 0 */
-        f->buffer[i] = calloc((size_t)(f->micro_bytes * p->micro_batches) + 1, 1);
+        f->buffer[i] = calloc((size_t)(f->micro_bytes * r->program->micro_batches) + 1, 1);
         ok = f->buffer[i] != NULL;
     }
     f->started = ok && pthread_create(&f->thread, NULL, read_ahead, f) == 0;
@@ -130,12 +130,15 @@ int mpp_feed_wait(struct mpp_feed *feed, int64_t step, struct mpp_error *error)
     return code;
 }
 
-void mpp_feed_place(const struct mpp_feed *feed, struct mpp_rank *r, int micro_batch)
+void mpp_feed_place(const struct mpp_feed *feed, struct mpp_rank *r, int micro_batch, bool slotted)
 {
-    const struct mpp_program *p = r->program;
+    const struct mpp_stage *stage = r->stage;
     const char *at = feed->buffer[(r->step - 1) & 1] + micro_batch * feed->micro_bytes;
-    for (int i = 0; i < p->n_inputs; i++) {
-        memcpy(r->arena + p->tensors[p->inputs[i].tensor].offset, at, (size_t)feed->input_bytes[i]);
+    for (int i = 0; i < stage->n_inputs; i++) {
+        const struct mpp_tensor *t = &stage->tensors[stage->inputs[i].tensor];
+        bool placed = slotted ? t->slot_stride > 0 && stage->inputs[i].chunk == r->chunk : t->slot_stride == 0;
+        if (placed)
+            memcpy(r->arena + t->offset + r->slot * t->slot_stride, at, (size_t)feed->input_bytes[i]);
         at += feed->input_bytes[i];
     }
 }

@@ -84,7 +84,7 @@ static int random_tensors(struct mpp_rank *r, enum mpp_tensor_kind kind, struct 
 {
     struct mpp_named *named;
     int n;
-    int code = mpp_named_list(r->program, kind, &named, &n, error);
+    int code = mpp_named_list(r->stage, kind, &named, &n, error);
     if (code != MPP_EXIT_OK)
         return code;
     for (int i = 0; i < n; i++) {
@@ -182,38 +182,44 @@ static void list_add(struct short_list *list, const char *name)
         snprintf(list->text + at, sizeof list->text - at, ", ...");
 }
 
-static int load_all(struct mpp_rank *r, const struct mpp_named *named, int n, const char *path,
-                    struct mpp_weights *weights, bool finite, struct mpp_error *error)
+/* All that the model has, in whatever stage, is there; it is marked as used. */
+static int check_all(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *path, struct mpp_weights *weights,
+                     struct mpp_error *error)
 {
+    struct mpp_named *named;
     struct short_list missing = {0};
-    for (int i = 0; i < n; i++)
-        if (mpp_weights_find(weights, named[i].name) == NULL)
+    int n, code = mpp_named_union(r->program, kind, &named, &n, error);
+    if (code != MPP_EXIT_OK)
+        return code;
+    for (int i = 0; i < n; i++) {
+        struct mpp_weight *w = mpp_weights_find(weights, named[i].name);
+        if (w != NULL)
+            w->used = true;
+        else
             list_add(&missing, named[i].name);
+    }
+    mpp_named_free(named, n);
     if (missing.n > 0)
         return mpp_error_set(error, MPP_EXIT_INPUT, "%s: lacks %d of the model's %d tensors: %s", path, missing.n, n,
                              missing.text);
-    for (int i = 0; i < n; i++) {
-        struct mpp_weight *w = mpp_weights_find(weights, named[i].name);
-        int code = check_weight(path, &named[i], w, error);
-        if (code != MPP_EXIT_OK)
-            return code;
-        w->used = true;
-        mpp_rank_moves(r);
-        code = load_block(r, &named[i], w, finite, error);
-        if (code != MPP_EXIT_OK)
-            return code;
-    }
     return MPP_EXIT_OK;
 }
 
-/* The rounded parameters, from the file of their masters. */
-static int load_rounded(struct mpp_rank *r, const char *path, struct mpp_weights *weights, struct mpp_error *error)
+/* This rank's blocks; all names are in the file (those of rounded parameters are their masters'). */
+static int load_all(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *path, struct mpp_weights *weights, bool finite,
+                    struct mpp_error *error)
 {
     struct mpp_named *named;
-    int n, code = mpp_named_list(r->program, MPP_KIND_ROUNDED, &named, &n, error);
+    int n, code = mpp_named_list(r->stage, kind, &named, &n, error);
     if (code != MPP_EXIT_OK)
         return code;
-    code = load_all(r, named, n, path, weights, false, error);
+    for (int i = 0; code == MPP_EXIT_OK && i < n; i++) {
+        struct mpp_weight *w = mpp_weights_find(weights, named[i].name);
+        code = check_weight(path, &named[i], w, error);
+        mpp_rank_moves(r);
+        if (code == MPP_EXIT_OK)
+            code = load_block(r, &named[i], w, finite, error);
+    }
     mpp_named_free(named, n);
     return code;
 }
@@ -221,31 +227,27 @@ static int load_rounded(struct mpp_rank *r, const char *path, struct mpp_weights
 int mpp_init_load(struct mpp_rank *r, enum mpp_tensor_kind kind, const char *path, const char *const *strip,
                   char *note, int note_bytes, struct mpp_error *error)
 {
-    struct mpp_named *named;
     struct mpp_weights *weights;
-    int n;
-    int code = mpp_named_list(r->program, kind, &named, &n, error);
+    struct short_list extra = {0};
+    int code = mpp_weights_open(path, strip, &weights, error);
     if (code != MPP_EXIT_OK)
         return code;
-    code = mpp_weights_open(path, strip, &weights, error);
-    if (code == MPP_EXIT_OK) {
-        code = load_all(r, named, n, path, weights, note != NULL, error); /* a checkpoint is taken as it is */
-        if (code == MPP_EXIT_OK && kind == MPP_KIND_PARAMETER)
-            code = load_rounded(r, path, weights, error);
-        struct short_list extra = {0};
-        for (int i = 0; i < mpp_weights_count(weights); i++)
-            if (!mpp_weights_at(weights, i)->used)
-                list_add(&extra, mpp_weights_at(weights, i)->name);
-        if (note != NULL)
-            note[0] = '\0';
-        else if (code == MPP_EXIT_OK && extra.n > 0)
-            code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: of another model or optimiser: %d tensor%s not in this one: %s", path,
-                                 extra.n, extra.n == 1 ? " is" : "s are", extra.text);
-        if (note != NULL && extra.n > 0)
-            snprintf(note, (size_t)note_bytes, "%s: %d tensor%s not in the model: %s", path, extra.n,
-                     extra.n == 1 ? " is" : "s are", extra.text);
-        mpp_weights_close(weights);
-    }
-    mpp_named_free(named, n);
+    code = check_all(r, kind, path, weights, error);
+    if (code == MPP_EXIT_OK)
+        code = load_all(r, kind, path, weights, note != NULL, error); /* a checkpoint is taken as it is */
+    if (code == MPP_EXIT_OK && kind == MPP_KIND_PARAMETER)
+        code = load_all(r, MPP_KIND_ROUNDED, path, weights, false, error);
+    for (int i = 0; i < mpp_weights_count(weights); i++)
+        if (!mpp_weights_at(weights, i)->used)
+            list_add(&extra, mpp_weights_at(weights, i)->name);
+    if (note != NULL)
+        note[0] = '\0';
+    else if (code == MPP_EXIT_OK && extra.n > 0)
+        code = mpp_error_set(error, MPP_EXIT_INPUT, "%s: of another model or optimiser: %d tensor%s not in this one: %s", path,
+                             extra.n, extra.n == 1 ? " is" : "s are", extra.text);
+    if (note != NULL && extra.n > 0)
+        snprintf(note, (size_t)note_bytes, "%s: %d tensor%s not in the model: %s", path, extra.n,
+                 extra.n == 1 ? " is" : "s are", extra.text);
+    mpp_weights_close(weights);
     return code;
 }

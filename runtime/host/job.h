@@ -58,6 +58,8 @@ struct mpp_local {
     struct mpp_progress *progress; /* rank 0 */
     unsigned saves_seen;           /* rank 0: saves asked for by SIGUSR1, of which it knows */
     int save_lock;                 /* rank 0: descriptor that keeps other trainers out of --save; 0: none */
+    char *states;                  /* the emitted code's, of every slot (passes.h) */
+    int placed;                    /* micro-batch whose inputs lie in the places that all slots share; -1: none */
     char *kept_state;              /* parameters and optimiser state while gradients are dumped */
     struct mpp_deferred deferred[MPP_MAX_DEFERRED];
     int n_deferred;

@@ -54,12 +54,24 @@ static int choose_threads(const struct mpp_program *program, const struct mpp_op
     return space_is_limited() ? 1 : mpp_threads_share(ranks_here(program, mpi), mpi);
 }
 
+/* Bytes of the arenas of a process with so many ranks: all, or one of a stage that is not yet known. */
+static int64_t arenas_here(const struct mpp_program *program, int local_ranks)
+{
+    int64_t all = 0, largest = 0;
+    for (int s = 0; s < program->n_stages; s++) {
+        int64_t bytes = program->stages[s]->arena_bytes;
+        all += mpp_mesh_stage_ranks(program->stages[s]) * bytes;
+        largest = bytes > largest ? bytes : largest;
+    }
+    return local_ranks == mpp_mesh_ranks(program) ? all : largest;
+}
+
 /* Under `ulimit -v` or `-d` OpenBLAS would ask for its buffers again and again, forever: ask once, before it does. */
 static int check_space(const struct mpp_program *program, int local_ranks, int64_t threads, struct mpp_error *error)
 {
     if (!space_is_limited())
         return MPP_EXIT_OK;
-    size_t bytes = (size_t)local_ranks * (size_t)(program->arena_bytes + threads * THREAD_SPACE_BYTES);
+    size_t bytes = (size_t)arenas_here(program, local_ranks) + (size_t)(local_ranks * threads * THREAD_SPACE_BYTES);
     int access = is_limited(RLIMIT_DATA) ? PROT_READ | PROT_WRITE : PROT_NONE; /* data is what can be written */
     void *room = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
@@ -75,20 +87,14 @@ static void set_rank(struct mpp_rank *r, struct mpp_local *local, struct mpp_job
     const struct mpp_program *p = job->program;
     *local = (struct mpp_local){.job = job};
     *r = (struct mpp_rank){
-        .rank = rank,
-        .n_ranks = mpp_mesh_ranks(p),
-        .n_axes = p->n_axes,
         .micro_batches = p->micro_batches,
         .seed = job->seed,
         .hyper = p->hyper,
         .training = true,
-        .program = p,
         .transport = job->transport,
         .impl = local,
     };
-    for (int a = 0; a < p->n_axes; a++)
-        r->axis_size[a] = p->axis_size[a];
-    mpp_mesh_coords(p, rank, r->coord);
+    mpp_mesh_place(r, p, rank);
 }
 
 static void *rank_main(void *arg)

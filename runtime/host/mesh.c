@@ -12,24 +12,50 @@ void mpp_rank_moves(struct mpp_rank *r)
         r->transport->ops->look(r);
 }
 
-int mpp_mesh_ranks(const struct mpp_program *program)
+int mpp_mesh_stage_ranks(const struct mpp_stage *stage)
 {
     int n = 1;
-    for (int a = 0; a < program->n_axes; a++)
-        n *= program->axis_size[a];
+    for (int a = 0; a < stage->n_axes; a++)
+        n *= stage->axis_size[a];
     return n;
 }
 
-void mpp_mesh_coords(const struct mpp_program *program, int rank, int coord_out[])
+int mpp_mesh_ranks(const struct mpp_program *program)
 {
-    for (int a = program->n_axes - 1; a >= 0; a--) {
-        coord_out[a] = rank % program->axis_size[a];
-        rank /= program->axis_size[a];
+    int n = 0;
+    for (int s = 0; s < program->n_stages; s++)
+        n += mpp_mesh_stage_ranks(program->stages[s]);
+    return n;
+}
+
+int mpp_mesh_stage_of(const struct mpp_program *program, int rank)
+{
+    int s = program->n_stages - 1;
+    while (s > 0 && program->stages[s]->first_rank > rank)
+        s--;
+    return s;
+}
+
+void mpp_mesh_place(struct mpp_rank *r, const struct mpp_program *program, int rank)
+{
+    r->program = program;
+    r->rank = rank;
+    r->n_ranks = mpp_mesh_ranks(program);
+    r->stage_index = mpp_mesh_stage_of(program, rank);
+    r->stage = program->stages[r->stage_index];
+    r->n_axes = r->stage->n_axes;
+    int index = rank - r->stage->first_rank;
+    for (int a = r->n_axes - 1; a >= 0; a--) {
+        r->axis_size[a] = r->stage->axis_size[a];
+        r->coord[a] = index % r->axis_size[a];
+        index /= r->axis_size[a];
     }
 }
 
 int mpp_mesh_group_size(const struct mpp_rank *r, unsigned mask)
 {
+    if (mask == MPP_WORLD)
+        return r->n_ranks;
     int n = 1;
     for (int a = 0; a < r->n_axes; a++)
         if (mask >> a & 1)
@@ -40,6 +66,8 @@ int mpp_mesh_group_size(const struct mpp_rank *r, unsigned mask)
 int mpp_mesh_group_index(const struct mpp_rank *r, unsigned mask)
 {
     int index = 0;
+    if (mask == MPP_WORLD)
+        return r->rank;
     for (int a = 0; a < r->n_axes; a++)
         if (mask >> a & 1)
             index = index * r->axis_size[a] + r->coord[a];
@@ -48,11 +76,16 @@ int mpp_mesh_group_index(const struct mpp_rank *r, unsigned mask)
 
 int mpp_mesh_group_base(const struct mpp_program *program, int rank, unsigned mask)
 {
-    int stride = 1, base = rank;
-    for (int a = program->n_axes - 1; a >= 0; a--) {
+    if (mask == MPP_WORLD)
+        return 0;
+    const struct mpp_stage *stage = program->stages[mpp_mesh_stage_of(program, rank)];
+    if (mask >> stage->n_axes != 0)
+        return -1;
+    int stride = 1, base = rank, index = rank - stage->first_rank;
+    for (int a = stage->n_axes - 1; a >= 0; a--) {
         if (mask >> a & 1)
-            base -= rank / stride % program->axis_size[a] * stride;
-        stride *= program->axis_size[a];
+            base -= index / stride % stage->axis_size[a] * stride;
+        stride *= stage->axis_size[a];
     }
     return base;
 }

@@ -16,32 +16,95 @@ static char *name_of(const struct mpp_tensor *t, int instance)
     return name;
 }
 
-int mpp_named_list(const struct mpp_program *program, enum mpp_tensor_kind kind, struct mpp_named **named_out,
-                   int *n_out, struct mpp_error *error)
+static int count_named(const struct mpp_stage *stage, enum mpp_tensor_kind kind)
 {
     int n = 0;
-    for (int i = 0; i < program->n_tensors; i++)
-        if (program->tensors[i].kind == kind)
-            n += program->tensors[i].count > 0 ? program->tensors[i].count : 1;
-    struct mpp_named *named = calloc((size_t)n + 1, sizeof *named);
-    if (named == NULL)
-        return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
-    int at = 0;
-    for (int i = 0; i < program->n_tensors; i++) {
-        const struct mpp_tensor *t = &program->tensors[i];
+    for (int i = 0; i < stage->n_tensors; i++)
+        if (stage->tensors[i].kind == kind)
+            n += stage->tensors[i].count > 0 ? stage->tensors[i].count : 1;
+    return n;
+}
+
+/* Appends to NAMED; false: out of memory. */
+static bool add_named(const struct mpp_stage *stage, int index, enum mpp_tensor_kind kind, struct mpp_named *named, int *n)
+{
+    for (int i = 0; i < stage->n_tensors; i++) {
+        const struct mpp_tensor *t = &stage->tensors[i];
         if (t->kind != kind)
             continue;
         int64_t count = 1;
         for (int d = 0; d < t->n_dims; d++)
             count *= t->dims[d];
         for (int k = 0; k < (t->count > 0 ? t->count : 1); k++) {
-            named[at] = (struct mpp_named){t, name_of(t, k), t->offset + k * t->stride, count};
-            if (named[at++].name == NULL) {
-                mpp_named_free(named, at);
-                return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
-            }
+            named[*n] = (struct mpp_named){t, name_of(t, k), t->offset + k * t->stride, count, index};
+            if (named[(*n)++].name == NULL)
+                return false;
         }
     }
+    return true;
+}
+
+static int out_of_memory(struct mpp_named *named, int n, struct mpp_error *error)
+{
+    mpp_named_free(named, n);
+    return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+}
+
+int mpp_named_list(const struct mpp_stage *stage, enum mpp_tensor_kind kind, struct mpp_named **named_out, int *n_out,
+                   struct mpp_error *error)
+{
+    struct mpp_named *named = calloc((size_t)count_named(stage, kind) + 1, sizeof *named);
+    int n = 0;
+    if (named == NULL || !add_named(stage, 0, kind, named, &n))
+        return out_of_memory(named, n, error);
+    *named_out = named;
+    *n_out = n;
+    return MPP_EXIT_OK;
+}
+
+/* By name, then as they stand. */
+static int compare_named(const void *a, const void *b)
+{
+    const struct mpp_named *x = *(const struct mpp_named *const *)a, *y = *(const struct mpp_named *const *)b;
+    int order = strcmp(x->name, y->name);
+    return order != 0 ? order : (x > y) - (x < y);
+}
+
+/* Removes all but the first of each name. */
+static bool leave_first(struct mpp_named *named, int *n)
+{
+    struct mpp_named **sorted = calloc((size_t)*n + 1, sizeof *sorted);
+    int kept = 0;
+    if (sorted == NULL)
+        return false;
+    for (int i = 0; i < *n; i++)
+        sorted[i] = &named[i];
+    qsort(sorted, (size_t)*n, sizeof(struct mpp_named *), compare_named);
+    for (int i = *n - 1; i > 0; i--) /* from the last, so that the name to compare with is there */
+        if (strcmp(sorted[i]->name, sorted[i - 1]->name) == 0) {
+            free(sorted[i]->name);
+            sorted[i]->name = NULL;
+        }
+    for (int i = 0; i < *n; i++)
+        if (named[i].name != NULL)
+            named[kept++] = named[i];
+    free(sorted);
+    *n = kept;
+    return true;
+}
+
+int mpp_named_union(const struct mpp_program *program, enum mpp_tensor_kind kind, struct mpp_named **named_out, int *n_out,
+                    struct mpp_error *error)
+{
+    int total = 0, n = 0;
+    for (int s = 0; s < program->n_stages; s++)
+        total += count_named(program->stages[s], kind);
+    struct mpp_named *named = calloc((size_t)total + 1, sizeof *named);
+    bool ok = named != NULL;
+    for (int s = 0; ok && s < program->n_stages; s++)
+        ok = add_named(program->stages[s], s, kind, named, &n);
+    if (!ok || (program->n_stages > 1 && !leave_first(named, &n)))
+        return out_of_memory(named, n, error);
     *named_out = named;
     *n_out = n;
     return MPP_EXIT_OK;

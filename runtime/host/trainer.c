@@ -11,6 +11,7 @@
 #include "feed.h"
 #include "init.h"
 #include "options.h"
+#include "passes.h"
 #include "progress.h"
 #include "signals.h"
 #include "start.h"
@@ -52,21 +53,20 @@ static double scalar_at(const struct mpp_rank *r, int64_t offset)
 
 static void make_arena(struct mpp_rank *r)
 {
-    const struct mpp_program *p = r->program;
+    const struct mpp_stage *s = r->stage;
     struct mpp_error error = {0};
     void *arena = NULL;
     int code = MPP_EXIT_OK;
-    if (posix_memalign(&arena, 64, (size_t)(p->arena_bytes > 0 ? p->arena_bytes : 64)) != 0)
+    if (posix_memalign(&arena, 64, (size_t)(s->arena_bytes > 0 ? s->arena_bytes : 64)) != 0)
         code = mpp_error_set(&error, MPP_EXIT_SYSTEM, "rank %d: out of memory: an arena of %lld bytes", r->rank,
-                             (long long)p->arena_bytes);
+                             (long long)s->arena_bytes);
     else
-        memset(arena, 0, (size_t)p->arena_bytes); /* first touched by the rank's own thread */
+        memset(arena, 0, (size_t)s->arena_bytes); /* first touched by the rank's own thread */
     r->arena = arena;
-    r->plan = calloc(1, p->plan_state_bytes + 1);
-    if (code == MPP_EXIT_OK && r->plan == NULL)
-        code = mpp_error_set(&error, MPP_EXIT_SYSTEM, "rank %d: out of memory", r->rank);
+    if (code == MPP_EXIT_OK)
+        code = mpp_passes_new(r, &error);
     mpp_agree(r, code, &error);
-    r->workspace = r->arena + p->workspace_offset;
+    r->workspace = r->arena + s->workspace_offset;
     if (!mpp_threads_begin(r, (int)local_of(r)->job->options->threads, local_of(r)->job->local_ranks))
         code = mpp_error_set(&error, MPP_EXIT_SYSTEM, "rank %d: out of memory, or no more threads", r->rank);
     mpp_agree(r, code, &error);
@@ -77,7 +77,7 @@ static void set_loss_scale(struct mpp_rank *r)
 {
     float scale = (float)local_of(r)->job->options->loss_scale;
     if (scale > 0.0f)
-        memcpy(r->arena + r->program->loss_scale_offset, &scale, sizeof scale);
+        memcpy(r->arena + r->stage->loss_scale_offset, &scale, sizeof scale);
 }
 
 static void make_parameters(struct mpp_rank *r)
@@ -103,20 +103,44 @@ static void make_parameters(struct mpp_rank *r)
     set_loss_scale(r);
 }
 
+/* " = data 2 x model 4"; nothing for one device. */
+static void print_mesh(const struct mpp_stage *stage, char *out, size_t out_bytes)
+{
+    out[0] = '\0';
+    for (int a = 0; a < stage->n_axes && mpp_mesh_stage_ranks(stage) > 1; a++) {
+        size_t at = strlen(out);
+        (void)snprintf(out + at, out_bytes - at, "%s%s%d", a == 0 ? " = " : " x ",
+                       stage->axis_name[a] != NULL ? stage->axis_name[a] : "", stage->axis_size[a]);
+    }
+}
+
+/* The work of all ranks, and their arenas: in one line where there is one stage, else in one for each. */
 static void announce(const struct mpp_rank *r)
 {
     const struct mpp_program *p = r->program;
-    char arena[32], mesh[96] = "";
-    for (int a = 0; a < p->n_axes && r->n_ranks > 1; a++) {
-        size_t at = strlen(mesh);
-        snprintf(mesh + at, sizeof mesh - at, "%s%s%d", a == 0 ? " = " : " x ",
-                 p->axis_name[a] != NULL ? p->axis_name[a] : "", p->axis_size[a]);
+    char arena[32], mesh[96], micro_batches[64], threads[32];
+    (void)snprintf(micro_batches, sizeof micro_batches, "batch %lld in %d micro-batch%s", (long long)p->batch, p->micro_batches,
+                   p->micro_batches == 1 ? "" : "es");
+    (void)snprintf(threads, sizeof threads, "%d thread%s each", r->n_threads, r->n_threads == 1 ? "" : "s");
+    printf("%s: %d device%s", p->model, r->n_ranks, r->n_ranks == 1 ? "" : "s");
+    for (int i = 0; i < p->n_stages; i++) {
+        const struct mpp_stage *s = p->stages[i];
+        int n = mpp_mesh_stage_ranks(s), last = s->first_rank + n - 1;
+        print_mesh(s, mesh, sizeof mesh);
+        mpp_bytes_print(s->arena_bytes, arena, sizeof arena);
+        if (p->n_stages == 1) {
+            printf("%s over %s, arena %lld bytes (%s) and %s, %s\n", mesh, r->transport->ops->name,
+                   (long long)s->arena_bytes, arena, threads, micro_batches);
+            break;
+        }
+        if (i == 0)
+            printf(" over %s in %d stages, %s, %s, %s\n", r->transport->ops->name, p->n_stages, p->pipeline, threads,
+                   micro_batches);
+        printf("stage %d: rank%s %d", i, n == 1 ? "" : "s", s->first_rank);
+        if (n > 1)
+            printf(" to %d", last);
+        printf("%s, arena %lld bytes (%s)\n", mesh, (long long)s->arena_bytes, arena);
     }
-    mpp_bytes_print(p->arena_bytes, arena, sizeof arena);
-    printf("%s: %d device%s%s over %s, arena %lld bytes (%s) and %d thread%s each, batch %lld in %d micro-batch%s\n",
-           p->model, r->n_ranks, r->n_ranks == 1 ? "" : "s", mesh, r->transport->ops->name, (long long)p->arena_bytes,
-           arena, r->n_threads, r->n_threads == 1 ? "" : "s", (long long)p->batch, p->micro_batches,
-           p->micro_batches == 1 ? "" : "es");
     fflush(stdout);
 }
 
@@ -146,7 +170,7 @@ static int begin_step(struct mpp_rank *r, int64_t step)
     struct mpp_error error;
     int code = mpp_feed_wait(local_of(r)->feed, step - 1, &error);
     float told[2] = {(float)code, (float)asked_here(r)};
-    r->transport->ops->all_reduce(r, (1u << r->n_axes) - 1, told, 2, true);
+    r->transport->ops->all_reduce(r, MPP_WORLD, told, 2, true);
     if (told[1] <= ASKED_SAVE && told[0] > 0)
         mpp_agree(r, code, &error); /* several ranks may meet the same bad sample: one speaks */
     return (int)told[1];
@@ -159,32 +183,14 @@ static void set_step(struct mpp_rank *r, int64_t step)
     r->hyper.lr = mpp_trainer_lr(r->program, job->options->lr, job->options->steps, step);
 }
 
-/* Prologue, then forward and backward, of all micro-batches. */
-static void run_passes(struct mpp_rank *r)
-{
-    const struct mpp_program *p = r->program;
-    const struct mpp_feed *feed = local_of(r)->feed;
-    for (int m = 0; p->prologue != NULL && m < r->micro_batches; m++) {
-        r->micro_batch = m;
-        mpp_feed_place(feed, r, m);
-        p->prologue(r);
-    }
-    for (int m = 0; m < r->micro_batches; m++) {
-        r->micro_batch = m;
-        if (p->prologue == NULL || r->micro_batches > 1)
-            mpp_feed_place(feed, r, m);
-        p->forward_backward(r);
-    }
-}
-
 /* Copy all parameters and optimiser state to a buffer, or back. */
 static int keep_state(struct mpp_rank *r, char **buffer, bool back, struct mpp_error *error)
 {
     char *at = NULL;
     int64_t total = 0;
     for (int pass = 0; pass < 2; pass++) { /* first their size */
-        for (int i = 0; i < r->program->n_tensors; i++) {
-            const struct mpp_tensor *t = &r->program->tensors[i];
+        for (int i = 0; i < r->stage->n_tensors; i++) {
+            const struct mpp_tensor *t = &r->stage->tensors[i];
             if (t->kind != MPP_KIND_PARAMETER && t->kind != MPP_KIND_OPTIMIZER)
                 continue;
             int64_t bytes = 4 * mpp_block_of(r, t).padded_count; /* masters: the rounded ones stay as they are */
@@ -209,8 +215,8 @@ static int keep_state(struct mpp_rank *r, char **buffer, bool back, struct mpp_e
 /* Gradients were made of a loss times a scale. */
 static void divide_gradients(struct mpp_rank *r, double scale)
 {
-    for (int i = 0; i < r->program->n_tensors; i++) {
-        const struct mpp_tensor *t = &r->program->tensors[i];
+    for (int i = 0; i < r->stage->n_tensors; i++) {
+        const struct mpp_tensor *t = &r->stage->tensors[i];
         int64_t n = mpp_block_of(r, t).padded_count;
         for (int k = 0; t->kind == MPP_KIND_GRADIENT && k < (t->count > 0 ? t->count : 1); k++) {
             float *x = (float *)(void *)(r->arena + t->offset + k * t->stride);
@@ -225,33 +231,65 @@ static void dump_gradients(struct mpp_rank *r, int64_t step)
 {
     const struct mpp_job *job = local_of(r)->job;
     struct mpp_error error = {0};
-    if (r->program->reduce_gradients == NULL) {
-        (void)mpp_error_set(&error, MPP_EXIT_INPUT, "--dump-grads: this plan keeps no gradients");
-        mpp_agree(r, MPP_EXIT_INPUT, &error);
-    }
+    int code = MPP_EXIT_OK;
+    if (r->stage->reduce_gradients == NULL)
+        code = mpp_error_set(&error, MPP_EXIT_INPUT, "--dump-grads: this plan keeps no gradients");
+    mpp_agree(r, code, &error);
     (void)begin_step(r, step);
     set_step(r, step);
     char **state = &local_of(r)->kept_state; /* running statistics are parameters, and forward changes them */
     mpp_agree(r, keep_state(r, state, false, &error), &error);
-    run_passes(r);
-    r->program->reduce_gradients(r);
+    mpp_passes_run(r);
+    r->stage->reduce_gradients(r);
     if (r->program->scales_loss)
-        divide_gradients(r, scalar_at(r, r->program->loss_scale_offset));
+        divide_gradients(r, scalar_at(r, r->stage->loss_scale_offset));
     mpp_checkpoint_write(r, MPP_KIND_GRADIENT, job->options->dump_grads);
     mpp_agree(r, keep_state(r, state, true, &error), &error);
     free(*state);
     *state = NULL;
 }
 
+/* Where STAGE has what is reported; < 0: it has not. */
+static int64_t loss_in(const struct mpp_stage *stage)
+{
+    return stage->loss_offset;
+}
+
+static int64_t grad_norm_in(const struct mpp_stage *stage)
+{
+    return stage->grad_norm_offset;
+}
+
+/* All ranks call: on rank 0 the scalar that WHERE finds in the first stage that has it; NaN: none has. */
+static double reported(struct mpp_rank *r, int64_t (*where)(const struct mpp_stage *stage))
+{
+    const struct mpp_program *p = r->program;
+    int s = 0;
+    while (s < p->n_stages && where(p->stages[s]) < 0)
+        s++;
+    if (s == p->n_stages)
+        return (double)NAN;
+    int from = p->stages[s]->first_rank;
+    float x = r->rank == from ? (float)scalar_at(r, where(p->stages[s])) : 0;
+    if (from > 0 && r->rank == from)
+        r->transport->ops->send(r, 0, &x, sizeof x);
+    if (from > 0 && r->rank == 0)
+        r->transport->ops->receive(r, from, &x, sizeof x);
+    return (double)x;
+}
+
 static void report_step(struct mpp_rank *r, double begun_s, double loss_scale)
 {
     const struct mpp_program *p = r->program;
     struct mpp_error error;
+    double loss = reported(r, loss_in), grad_norm = reported(r, grad_norm_in);
+    if (r->rank != 0)
+        return;
     double step_s = mpp_clock_s() - begun_s;
     struct mpp_step_report report = {
         .step = r->step,
-        .loss = scalar_at(r, p->loss_offset),
-        .grad_norm = p->grad_norm_offset >= 0 ? scalar_at(r, p->grad_norm_offset) : (double)NAN,
+        .loss = loss,
+        .grad_norm = grad_norm,
         .lr = r->hyper.lr,
         .loss_scale = loss_scale,
         .skipped = r->skipped,
@@ -320,12 +358,11 @@ static void train(struct mpp_rank *r)
             begun_s = mpp_clock_s();
         }
         set_step(r, step);
-        run_passes(r);
+        mpp_passes_run(r);
         mpp_feed_release(local_of(r)->feed);
-        double loss_scale = r->program->scales_loss ? scalar_at(r, r->program->loss_scale_offset) : 0;
-        r->program->update(r);
-        if (r->rank == 0)
-            report_step(r, begun_s, loss_scale);
+        double loss_scale = r->program->scales_loss ? scalar_at(r, r->stage->loss_scale_offset) : 0;
+        r->stage->update(r);
+        report_step(r, begun_s, loss_scale);
         if (o->save != NULL && every > 0 && step % every == 0) {
             save(r);
             tell_saved(r);
@@ -340,14 +377,22 @@ static void train(struct mpp_rank *r)
 
 static void conclude(const struct mpp_rank *r)
 {
+    const struct mpp_program *p = r->program;
     struct rusage usage;
     char peak[32], arena[32];
+    int64_t least = INT64_MAX, most = 0;
     getrusage(RUSAGE_SELF, &usage);
     mpp_bytes_print((int64_t)usage.ru_maxrss * 1024, peak, sizeof peak);
-    mpp_bytes_print(r->program->arena_bytes, arena, sizeof arena);
-    printf("peak resident memory of the process %s for %d device%s; arena %lld bytes (%s) each\n", peak,
-           local_of(r)->job->local_ranks, local_of(r)->job->local_ranks == 1 ? "" : "s",
-           (long long)r->program->arena_bytes, arena);
+    for (int i = 0; i < p->n_stages; i++) {
+        least = p->stages[i]->arena_bytes < least ? p->stages[i]->arena_bytes : least;
+        most = p->stages[i]->arena_bytes > most ? p->stages[i]->arena_bytes : most;
+    }
+    mpp_bytes_print(most, arena, sizeof arena);
+    printf("peak resident memory of the process %s for %d device%s; arena ", peak, local_of(r)->job->local_ranks,
+           local_of(r)->job->local_ranks == 1 ? "" : "s");
+    if (least < most)
+        printf("%lld to ", (long long)least);
+    printf("%lld bytes (%s) each\n", (long long)most, arena);
     fflush(stdout);
 }
 
@@ -384,7 +429,7 @@ static void run(struct mpp_rank *r)
     make_arena(r);
     if (r->rank == 0)
         announce(r);
-    r->program->setup(r);
+    mpp_passes_set_up(r);
     make_parameters(r);
     if (job->options->dump_grads != NULL && last <= job->first_step)
         last = job->first_step + 1;
@@ -412,6 +457,8 @@ void mpp_trainer_rank(struct mpp_rank *r)
     struct mpp_local *local = local_of(r);
     if (setjmp(local->leave) == 0)
         run(r);
+    if (r->transport->ops->drain != NULL)
+        r->transport->ops->drain(r);
 }
 
 void mpp_trainer_clean(struct mpp_rank *r)
@@ -428,8 +475,7 @@ void mpp_trainer_clean(struct mpp_rank *r)
     local->progress = NULL;
     local->save_lock = 0;
     mpp_threads_end(r);
+    mpp_passes_free(r);
     free(r->arena);
-    free(r->plan);
     r->arena = NULL;
-    r->plan = NULL;
 }

@@ -5,9 +5,9 @@
  *     t->ops->barrier(r, mask);
  *     t->ops->free(t);
  *
- * Operations are collective over the group of MASK (all ranks that share the other coordinates); groups
- * of one mask run at the same time and know nothing of each other. When the job has failed, operations
- * do not return but leave the rank (fail.h). None allocates. */
+ * Operations are collective over the group of MASK (all ranks of a stage that share the other coordinates; MPP_WORLD: all
+ * ranks of the job); groups of one mask run at the same time and know nothing of each other. When the job has failed,
+ * operations do not return but leave the rank (fail.h). None allocates. */
 #ifndef MPP_TRANSPORT_H
 #define MPP_TRANSPORT_H
 
@@ -20,6 +20,7 @@
 
 struct mpp_program;
 struct mpp_rank;
+struct mpp_stage;
 struct mpp_transport;
 
 /* A dimension that a collective cuts, seen as [outer, extent, inner] of elements of 4 or 2 bytes; sums are of floats. */
@@ -57,6 +58,11 @@ struct mpp_transport_ops {
     /* Blocking; messages between two ranks arrive in order, and the byte counts must match. */
     void (*send)(struct mpp_rank *r, int to, const void *data, int64_t bytes);
     void (*receive)(struct mpp_rank *r, int from, void *data, int64_t bytes);
+    /* mpp_send and mpp_receive of mpp_rt.h. */
+    void (*transfer_send)(struct mpp_rank *r, int transfer, const void *x);
+    void (*transfer_receive)(struct mpp_rank *r, int transfer, void *x);
+    /* All that was sent has left R's arena, or never will; NULL: it has. */
+    void (*drain)(struct mpp_rank *r);
     /* The job has failed with CODE: the message is printed here, by the first rank only, and all other
      * ranks are released. Returns on threads; ends the process on MPI. */
     void (*abort)(struct mpp_rank *r, int code, const char *message);
@@ -80,14 +86,18 @@ struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, c
 void mpp_transport_mpi_follow(struct mpp_rank *r);
 #endif
 
-/* Number of ranks of the program, and the coordinates of one (mesh.c). */
+/* Ranks of a stage, and of the program (mesh.c). */
+int mpp_mesh_stage_ranks(const struct mpp_stage *stage);
 int mpp_mesh_ranks(const struct mpp_program *program);
-void mpp_mesh_coords(const struct mpp_program *program, int rank, int coord_out[]);
+/* The index of RANK's stage. */
+int mpp_mesh_stage_of(const struct mpp_program *program, int rank);
+/* Sets R's program, rank, number of ranks, stage, mesh and coordinates. */
+void mpp_mesh_place(struct mpp_rank *r, const struct mpp_program *program, int rank);
 
-/* Members of a group, and the member's own place (row-major over the mask's axes). */
+/* Members of a group, and the member's own place (row-major over the mask's axes). MASK may be MPP_WORLD in all of these. */
 int mpp_mesh_group_size(const struct mpp_rank *r, unsigned mask);
 int mpp_mesh_group_index(const struct mpp_rank *r, unsigned mask);
-/* Lowest rank of the group of RANK. */
+/* Lowest rank of the group of RANK, where its stage has the axes of MASK; else -1. */
 int mpp_mesh_group_base(const struct mpp_program *program, int rank, unsigned mask);
 
 /* Nested block of EXTENT that member INDEX of the group of MASK holds: offset and valid extent. Returns

@@ -16,9 +16,10 @@
 #include "sums.h"
 #include "transport.h"
 #include "transport_mpi_shm.h"
+#include "transport_mpi_transfers.h"
 #include "watch.h"
 
-#define MASKS (1 << MPP_MAX_AXES)
+#define MASKS (MPP_WORLD + 1)            /* sets of axes, and all ranks */
 #define CALL_ELEMENTS ((int64_t)1 << 28) /* MPI's counts are int */
 #define MAX_BEGUN 1024                   /* sums at a time that go on beside the rank's work, of each kind */
 #define SCATTER_TAG 16
@@ -37,7 +38,7 @@ struct scatter {
 
 struct mpi {
     struct mpp_transport base;
-    int n_ranks, n_masks;
+    int n_ranks;
     int64_t call_elements;       /* at most so many in one call of MPI */
     MPI_Comm comm[MASKS];
     struct mpp_mpi_shm *shared[MASKS]; /* groups of one host, else NULL */
@@ -49,6 +50,7 @@ struct mpi {
     int next_tag[MASKS];          /* of scatters: members of a group count alike, other ranks need not */
     MPI_Request requests[MAX_BEGUN]; /* of all-reduces */
     struct scatter scatters[MAX_BEGUN];
+    struct mpp_mpi_transfers *transfers;
 };
 
 static struct mpi *mpi_of(const struct mpp_rank *r)
@@ -271,7 +273,7 @@ static bool advance(struct mpp_rank *r, struct scatter *s)
 static void mpi_look(struct mpp_rank *r)
 {
     struct mpi *t = mpi_of(r);
-    int done = 1, n = 0;
+    int done = 1, n = 0, sending;
     if (t->n_requests > 0)
         check(r, MPI_Testall(t->n_requests, t->requests, &done, MPI_STATUSES_IGNORE), "MPI_Testall");
     if (done)
@@ -280,7 +282,8 @@ static void mpi_look(struct mpp_rank *r)
         if (!advance(r, &t->scatters[i]))
             t->scatters[n++] = t->scatters[i];
     t->n_scatters = n;
-    r->pending = t->n_requests + t->n_scatters;
+    check(r, mpp_mpi_transfers_look(t->transfers, &sending), "a transfer");
+    r->pending = t->n_requests + t->n_scatters + sending;
 }
 
 static void mpi_wait(struct mpp_rank *r)
@@ -293,7 +296,7 @@ static void mpi_wait(struct mpp_rank *r)
     }
     check(r, MPI_Waitall(t->n_requests, t->requests, MPI_STATUSES_IGNORE), "MPI_Waitall");
     t->n_requests = 0;
-    r->pending = 0;
+    mpi_look(r);
     wait_ends(r);
 }
 
@@ -409,6 +412,30 @@ static void mpi_receive(struct mpp_rank *r, int from, void *data, int64_t bytes)
     wait_ends(r);
 }
 
+static void mpi_transfer_send(struct mpp_rank *r, int transfer, const void *x)
+{
+    struct mpi *t = mpi_of(r);
+    bool waits = mpp_mpi_transfers_busy(t->transfers, transfer);
+    if (waits)
+        wait_begins(r);
+    check(r, mpp_mpi_transfers_send(t->transfers, r, transfer, x), "a transfer");
+    if (waits)
+        wait_ends(r);
+    r->pending++;
+}
+
+static void mpi_transfer_receive(struct mpp_rank *r, int transfer, void *x)
+{
+    wait_begins(r);
+    check(r, mpp_mpi_transfers_receive(mpi_of(r)->transfers, transfer, x), "a transfer");
+    wait_ends(r);
+}
+
+static void mpi_drain(struct mpp_rank *r)
+{
+    mpp_mpi_transfers_drain(mpi_of(r)->transfers);
+}
+
 static void mpi_abort(struct mpp_rank *r, int code, const char *message)
 {
     fprintf(stderr, "error: %s\n", message);
@@ -420,11 +447,12 @@ static void mpi_abort(struct mpp_rank *r, int code, const char *message)
 static void mpi_free(struct mpp_transport *base)
 {
     struct mpi *t = (struct mpi *)base;
-    for (int m = 0; m < t->n_masks; m++) {
+    for (unsigned m = 0; m < MASKS; m++) {
         mpp_mpi_shm_free(t->shared[m]);
         if (t->comm[m] != MPI_COMM_NULL)
             MPI_Comm_free(&t->comm[m]);
     }
+    mpp_mpi_transfers_free(t->transfers);
     MPI_Finalize();
     mpp_watch_free(t->watch);
     free(t->counts);
@@ -447,6 +475,9 @@ static const struct mpp_transport_ops mpi_ops = {
     .all_to_all = mpi_all_to_all,
     .send = mpi_send,
     .receive = mpi_receive,
+    .transfer_send = mpi_transfer_send,
+    .transfer_receive = mpi_transfer_receive,
+    .drain = mpi_drain,
     .abort = mpi_abort,
 };
 
@@ -482,14 +513,13 @@ static bool overlaps(const struct mpi *t, const struct mpp_program *program, int
     return false;
 }
 
-static struct mpi *make_transport(int size, int n_axes, int64_t call_elements)
+static struct mpi *make_transport(int size, int64_t call_elements)
 {
     struct mpi *t = calloc(1, sizeof *t);
     if (t == NULL)
         return NULL;
     t->base.ops = &mpi_ops;
     t->n_ranks = size;
-    t->n_masks = 1 << n_axes;
     t->call_elements = call_elements > 0 ? call_elements : CALL_ELEMENTS;
     t->counts = calloc((size_t)size, sizeof *t->counts);
     t->displacements = calloc((size_t)size, sizeof *t->displacements);
@@ -520,7 +550,7 @@ struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, c
         mpp_watch_free(watch);
         return NULL;
     }
-    struct mpi *t = make_transport(size, program->n_axes, settings->call_elements);
+    struct mpi *t = make_transport(size, settings->call_elements);
     if (t == NULL) {
         fprintf(stderr, "error: rank %d: out of memory\n", *rank_out);
         MPI_Abort(MPI_COMM_WORLD, MPP_EXIT_SYSTEM);
@@ -529,12 +559,19 @@ struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, c
     t->watch = watch;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* communicators made of it inherit this */
     begin_watch(t, *rank_out);
-    for (int mask = 0; mask < t->n_masks; mask++) {
-        MPI_Comm_split(MPI_COMM_WORLD, mpp_mesh_group_base(program, *rank_out, (unsigned)mask), *rank_out,
-                       &t->comm[mask]);
+    for (unsigned mask = 0; mask < MASKS; mask++) {
+        int base = mpp_mesh_group_base(program, *rank_out, mask);
+        MPI_Comm_split(MPI_COMM_WORLD, base >= 0 ? base : MPI_UNDEFINED, *rank_out, &t->comm[mask]);
+        if (base < 0)
+            continue;
         if (settings->call_elements == 0) /* else the calls of MPI are what is tested */
             t->shared[mask] = mpp_mpi_shm_new(t->comm[mask]);
-        t->spans_hosts[mask] = overlaps(t, program, *rank_out, (unsigned)mask);
+        t->spans_hosts[mask] = overlaps(t, program, *rank_out, mask);
+    }
+    if (mpp_mpi_transfers_new(program, *rank_out, t->call_elements, &t->transfers, error) != MPP_EXIT_OK) {
+        fprintf(stderr, "error: %s\n", error->text);
+        MPI_Abort(MPI_COMM_WORLD, MPP_EXIT_SYSTEM);
+        return NULL;
     }
     return &t->base;
 }

@@ -10,13 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "flows.h"
 #include "mpp_rt.h"
 #include "pause.h"
 #include "progress.h"
 #include "sums.h"
 #include "transport.h"
 
-#define MASKS (1 << MPP_MAX_AXES)
+#define MASKS (MPP_WORLD + 1) /* sets of axes, and all ranks */
 #define TILE 2048 /* floats summed at a time: in the nearest cache */
 #define SPIN_S 100e-6 /* waking a thread takes 15 to 50 us, and makes it late for the next meeting too */
 
@@ -45,6 +46,7 @@ struct threads {
     atomic_int failed; /* exit code, once */
     struct group *groups[MASKS]; /* [n_ranks]; only the entries of group bases are used */
     struct channel *channels;    /* [n_ranks * n_ranks] */
+    struct mpp_flows *flows;     /* between stages */
 };
 
 static struct threads *threads_of(const struct mpp_rank *r)
@@ -237,11 +239,23 @@ static void threads_receive(struct mpp_rank *r, int from, void *data, int64_t by
                  (long long)bytes, from, (long long)offered);
 }
 
+static void threads_transfer_send(struct mpp_rank *r, int transfer, const void *x)
+{
+    if (!mpp_flows_send(threads_of(r)->flows, r, transfer, x))
+        leave_if_failed(r);
+}
+
+static void threads_transfer_receive(struct mpp_rank *r, int transfer, void *x)
+{
+    if (!mpp_flows_receive(threads_of(r)->flows, r, transfer, x))
+        leave_if_failed(r);
+}
+
 /* ---- life ---------------------------------------------------------------------------------------- */
 
 static void wake_all(struct threads *t)
 {
-    for (int m = 0; m < MASKS; m++)
+    for (unsigned m = 0; m < MASKS; m++)
         for (int i = 0; i < t->n_ranks; i++) {
             struct group *g = t->groups[m] != NULL ? &t->groups[m][i] : NULL;
             if (g == NULL || g->n == 0)
@@ -255,6 +269,7 @@ static void wake_all(struct threads *t)
         pthread_cond_broadcast(&t->channels[i].wake);
         pthread_mutex_unlock(&t->channels[i].lock);
     }
+    mpp_flows_wake(t->flows);
 }
 
 static void threads_abort(struct mpp_rank *r, int code, const char *message)
@@ -270,7 +285,7 @@ static void threads_abort(struct mpp_rank *r, int code, const char *message)
 static void threads_free(struct mpp_transport *base)
 {
     struct threads *t = (struct threads *)base;
-    for (int m = 0; m < MASKS; m++) {
+    for (unsigned m = 0; m < MASKS; m++) {
         for (int i = 0; t->groups[m] != NULL && i < t->n_ranks; i++) {
             struct group *g = &t->groups[m][i];
             if (g->n == 0)
@@ -286,6 +301,7 @@ static void threads_free(struct mpp_transport *base)
         pthread_cond_destroy(&t->channels[i].wake);
     }
     free(t->channels);
+    mpp_flows_free(t->flows);
     free(t);
 }
 
@@ -299,15 +315,13 @@ static const struct mpp_transport_ops threads_ops = {
     .all_to_all = threads_all_to_all,
     .send = threads_send,
     .receive = threads_receive,
+    .transfer_send = threads_transfer_send,
+    .transfer_receive = threads_transfer_receive,
     .abort = threads_abort,
 };
 
 static bool make_groups(struct threads *t, unsigned mask)
 {
-    int n = 1;
-    for (int a = 0; a < t->program->n_axes; a++)
-        if (mask >> a & 1)
-            n *= t->program->axis_size[a];
     size_t bytes = (size_t)t->n_ranks * sizeof *t->groups[mask];
     t->groups[mask] = aligned_alloc(_Alignof(struct group), bytes);
     if (t->groups[mask] == NULL)
@@ -315,8 +329,11 @@ static bool make_groups(struct threads *t, unsigned mask)
     memset(t->groups[mask], 0, bytes);
     for (int i = 0; i < t->n_ranks; i++) {
         struct group *g = &t->groups[mask][i];
+        struct mpp_rank base = {0};
         if (mpp_mesh_group_base(t->program, i, mask) != i)
             continue;
+        mpp_mesh_place(&base, t->program, i);
+        int n = mpp_mesh_group_size(&base, mask);
         g->published = calloc((size_t)n, sizeof *g->published);
         if (g->published == NULL)
             return false;
@@ -341,12 +358,15 @@ struct mpp_transport *mpp_transport_threads_new(const struct mpp_program *progra
     cpu_set_t cores;
     t->spins = sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) >= t->n_ranks;
     bool ok = true;
-    for (unsigned mask = 0; ok && mask < 1u << program->n_axes; mask++)
+    for (unsigned mask = 0; ok && mask < MASKS; mask++)
         ok = make_groups(t, mask);
     int pairs = t->n_ranks * t->n_ranks;
     t->channels = ok ? calloc((size_t)pairs, sizeof *t->channels) : NULL;
-    if (t->channels == NULL) {
+    if (t->channels == NULL)
         (void)mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
+    else
+        t->flows = mpp_flows_new(program, &t->failed, t->spins, error);
+    if (t->flows == NULL) {
         threads_free(&t->base);
         return NULL;
     }

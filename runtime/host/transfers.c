@@ -1,0 +1,145 @@
+/* transfers.c - boxes of a tensor between the blocks of two stages; sums over stages. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "transfers.h"
+#include "transport.h"
+
+int64_t mpp_type_bytes(enum mpp_type type)
+{
+    return type == MPP_TYPE_BF16 || type == MPP_TYPE_F16 ? 2 : 4;
+}
+
+/* The block of a tensor that one rank has. */
+struct block {
+    struct mpp_extent dim[MPP_MAX_DIMS];
+};
+
+static struct block block_of(const struct mpp_rank *r, const struct mpp_transfer *t, const unsigned *split)
+{
+    struct block b;
+    for (int d = 0; d < t->n_dims; d++)
+        b.dim[d] = mpp_extent_of(r, t->dims[d], split[d]);
+    return b;
+}
+
+/* Does SENDER, of those that hold the same block, serve the receiver with index RECEIVER in its stage? */
+static bool serves(const struct mpp_rank *sender, const struct mpp_transfer *t, int receiver)
+{
+    unsigned alike = (1u << sender->n_axes) - 1; /* axes along which the block is the same */
+    for (int d = 0; d < t->n_dims; d++)
+        alike &= ~t->from_split[d];
+    return mpp_mesh_group_index(sender, alike) == receiver % mpp_mesh_group_size(sender, alike);
+}
+
+/* The box in which the blocks meet; false: they do not. */
+static bool meet(const struct mpp_transfer *t, const struct block *from, const struct block *to, struct mpp_part *part_out)
+{
+    struct mpp_part p = {.n_dims = t->n_dims};
+    for (int d = 0; d < t->n_dims; d++) {
+        const struct mpp_extent *a = &from->dim[d], *b = &to->dim[d];
+        int64_t begin = a->offset > b->offset ? a->offset : b->offset;
+        int64_t a_end = a->offset + a->valid, b_end = b->offset + b->valid;
+        p.n[d] = (a_end < b_end ? a_end : b_end) - begin;
+        if (p.n[d] <= 0)
+            return false;
+        p.from_dims[d] = a->padded;
+        p.from_at[d] = begin - a->offset;
+        p.to_dims[d] = b->padded;
+        p.to_at[d] = begin - b->offset;
+    }
+    *part_out = p;
+    return true;
+}
+
+int mpp_transfer_parts(const struct mpp_program *program, const struct mpp_transfer *transfer, int rank,
+                       struct mpp_part **parts_out, int *n_out, struct mpp_error *error)
+{
+    const struct mpp_transfer *t = transfer;
+    struct mpp_rank self = {0}, peer = {0};
+    mpp_mesh_place(&self, program, rank);
+    bool sends = self.stage_index == t->from;
+    const struct mpp_stage *other = program->stages[sends ? t->to : t->from];
+    struct block own = block_of(&self, t, sends ? t->from_split : t->to_split);
+    int n_peers = mpp_mesh_stage_ranks(other), n = 0;
+    struct mpp_part *parts = calloc((size_t)n_peers, sizeof *parts);
+    if (parts == NULL)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: out of memory", rank);
+    for (int i = 0; i < n_peers; i++) {
+        mpp_mesh_place(&peer, program, other->first_rank + i);
+        struct block block = block_of(&peer, t, sends ? t->to_split : t->from_split);
+        const struct mpp_rank *sender = sends ? &self : &peer, *receiver = sends ? &peer : &self;
+        if (serves(sender, t, receiver->rank - receiver->stage->first_rank)
+            && meet(t, sends ? &own : &block, sends ? &block : &own, &parts[n]))
+            parts[n++].peer = peer.rank;
+    }
+    *parts_out = parts;
+    *n_out = n;
+    return MPP_EXIT_OK;
+}
+
+void mpp_part_copy(const struct mpp_part *part, int64_t bytes, const void *from, void *to)
+{
+    int64_t at[MPP_MAX_DIMS] = {0}, run = bytes;
+    int outer = part->n_dims; /* dimensions walked; those after it lie side by side on both sides */
+    while (outer > 0) {
+        int d = --outer;
+        run *= part->n[d];
+        if (part->n[d] != part->from_dims[d] || part->n[d] != part->to_dims[d])
+            break;
+    }
+    for (;;) {
+        int64_t source = 0, target = 0;
+        for (int d = 0; d < part->n_dims; d++) {
+            source = source * part->from_dims[d] + part->from_at[d] + at[d];
+            target = target * part->to_dims[d] + part->to_at[d] + at[d];
+        }
+        memcpy((char *)to + target * bytes, (const char *)from + source * bytes, (size_t)run);
+        int d = outer - 1;
+        while (d >= 0 && ++at[d] == part->n[d])
+            at[d--] = 0;
+        if (d < 0)
+            return;
+    }
+}
+
+int64_t mpp_transfer_bytes(const struct mpp_program *program, const struct mpp_transfer *transfer)
+{
+    struct mpp_rank first = {0};
+    int64_t bytes = mpp_type_bytes(transfer->type);
+    mpp_mesh_place(&first, program, program->stages[transfer->from]->first_rank);
+    for (int d = 0; d < transfer->n_dims; d++)
+        bytes *= mpp_extent_of(&first, transfer->dims[d], transfer->from_split[d]).padded;
+    return bytes;
+}
+
+void mpp_send(struct mpp_rank *r, int transfer, const void *x)
+{
+    r->transport->ops->transfer_send(r, transfer, x);
+}
+
+void mpp_receive(struct mpp_rank *r, int transfer, void *x)
+{
+    r->transport->ops->transfer_receive(r, transfer, x);
+}
+
+enum { STAGES_AT_ONCE = 64 };
+
+/* The first rank of each stage tells its term, the others zeros: however the terms are brought together, that changes no bit
+ * of them. Every rank then adds them in the same order. */
+void mpp_sum_over_stages(struct mpp_rank *r, float *x)
+{
+    float terms[STAGES_AT_ONCE], sum = 0;
+    int n = r->program->n_stages;
+    for (int first = 0; n > 1 && first < n; first += STAGES_AT_ONCE) {
+        int count = n - first < STAGES_AT_ONCE ? n - first : STAGES_AT_ONCE, own = r->stage_index - first;
+        memset(terms, 0, sizeof terms);
+        if (own >= 0 && own < count && r->rank == r->stage->first_rank)
+            terms[own] = *x;
+        r->transport->ops->all_reduce(r, MPP_WORLD, terms, count, false);
+        for (int i = 0; i < count; i++)
+            sum = first + i == 0 ? terms[i] : sum + terms[i];
+    }
+    if (n > 1)
+        *x = sum;
+}
