@@ -203,6 +203,12 @@ class Plan:
         return [n for _, n in sorted(places)]
 
     @property
+    def arenas(self):
+        """Bytes of a device of each stage."""
+        places = [(place["stage"], place["memory"]["arena_bytes"]) for s in self.json["stages"] for place in s["places"]]
+        return [n for _, n in sorted(places)]
+
+    @property
     def devices(self):
         return sum(self.ranges)
 
@@ -300,13 +306,13 @@ class Run:
 
     @property
     def arena_bytes(self):
-        """As each rank printed it."""
+        """Of a rank of each stage, as printed."""
         m = re.findall(r"arena (\d+) bytes", self.out)
         return [int(x) for x in m]
 
     @property
     def transport(self):
-        m = re.search(r" over (\S+?),", self.out)
+        m = re.search(r" over (\w+)[ ,]", self.out)
         return m.group(1) if m else ""
 
 
