@@ -251,8 +251,8 @@ void mpp_forward(struct mpp_rank *r, int chunk, int micro_batch);
 void mpp_backward(struct mpp_rank *r, int chunk, int micro_batch);
 
 /* X: this rank's padded local array of program->transfers[TRANSFER]; called by all ranks of the stage it comes from, and as
- * often by all of the stage it goes to. Send copies X to the ring (X may be the ring's place itself) and goes on, after a wait
- * where the place's last message has not left yet. Receive waits for the message; it leaves the padding as it is. Messages of
+ * often by all of the stage it goes to. Send copies X to the ring and goes on, after a wait where the last message of
+ * its place has not left yet. Receive waits for the message; it leaves the padding as it is. Messages of
  * one transfer arrive in the order they are sent. */
 void mpp_send(struct mpp_rank *r, int transfer, const void *x);
 void mpp_receive(struct mpp_rank *r, int transfer, void *x);

@@ -101,8 +101,7 @@ bool mpp_flows_send(struct mpp_flows *flows, struct mpp_rank *r, int transfer, c
     char *to = r->arena + t->offset + place * t->stride;
     if (!wait_until(flows, q, 0, place))
         return false;
-    if (to != x)
-        memcpy(to, x, (size_t)mpp_transfer_bytes(r->program, t));
+    memcpy(to, x, (size_t)mpp_transfer_bytes(r->program, t));
     if (q->done == 0)
         q->ring = r->arena + t->offset;
     atomic_store_explicit(&q->readers[place], q->n_parts, memory_order_relaxed);
