@@ -49,22 +49,6 @@ static struct mpp_sharding operand_of(const struct mpp_stage *s, int group, int 
 
 /* ---- how it arrives ---- */
 
-/* Bad marks for gathering dimension D of T, split as S says, over MASK; -1: impossible. Only the innermost axes of a
- * dimension can be gathered. Parts of equal size are better, and parts that lie one behind the other. */
-static int marks(const struct mpp_mesh *mesh, const struct mpp_gtensor *t, struct mpp_sharding s, unsigned mask, int d)
-{
-    unsigned there = mpp_sharding_mask(s, d);
-    int64_t extent = mpp_block_padded(mesh, t->dims[d].size, there), parts = 1, before = 1;
-    for (int a = 0; a < mesh->n_axes; a++)
-        parts *= mask >> a & 1 ? mesh->size[a] : 1;
-    for (int k = 0; k < d; k++)
-        before *= mpp_block_padded(mesh, t->dims[k].size, mpp_sharding_mask(s, k));
-    unsigned outer = (mask & -mask) - 1;
-    if ((there & ~outer) || extent < parts)
-        return -1;
-    return 2 * (extent % parts != 0) + (before > 1);
-}
-
 /* How much of the mesh the axes of MASK are. */
 static int width_of(const struct mpp_mesh *mesh, unsigned mask)
 {
@@ -72,6 +56,19 @@ static int width_of(const struct mpp_mesh *mesh, unsigned mask)
     for (int a = 0; a < mesh->n_axes; a++)
         n *= mask >> a & 1 ? mesh->size[a] : 1;
     return n;
+}
+
+/* Bad marks for gathering dimension D of T, split as S says, over MASK; -1: impossible. Only the innermost axes of a
+ * dimension can be gathered. Parts of equal size are better, and parts that lie one behind the other. */
+static int marks(const struct mpp_mesh *mesh, const struct mpp_gtensor *t, struct mpp_sharding s, unsigned mask, int d)
+{
+    unsigned there = mpp_sharding_mask(s, d), outer = (mask & -mask) - 1;
+    int64_t extent = mpp_block_padded(mesh, t->dims[d].size, there), before = 1;
+    for (int k = 0; k < d; k++)
+        before *= mpp_block_padded(mesh, t->dims[k].size, mpp_sharding_mask(s, k));
+    if ((there & ~outer) || t->dims[d].size < width_of(mesh, there | mask))
+        return -1;
+    return 2 * (extent % width_of(mesh, mask) != 0) + (before > 1);
 }
 
 /* T is wanted as TO: how it arrives, and in *OUT the step from there, where that is another sharding. */

@@ -1,22 +1,20 @@
 /* test_lower.c - the rolled program in its arena does what the flat program does.
  *
- * Both are executed symbolically: a value is a hash of how it was computed. The flat program gives every buffer
- * memory of its own; the rolled one runs its loops layer by layer on real arena addresses, where a write destroys
- * whatever it overlaps and a read must find exactly what was written there. Two steps must leave the same values in
- * every resting buffer, the loss and the gradient norm. The most bytes that the flat program has alive at once are the
- * bound that the report names, and the arena is hardly larger: for chosen plans and for random ones. */
+ * Both are executed symbolically (machine.h). Two steps must leave the same values in every resting buffer, the loss and
+ * the gradient norm. The most bytes that the flat program has alive at once are the bound that the report names, and the
+ * arena is hardly larger: for chosen plans and for random ones. Several stages are in test_transfers.c. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "codegen/lower_internal.h"
 #include "costmodel/costmodel.h"
 #include "ir/graph.h"
 #include "ir/op.h"
 #include "ir/pass.h"
 #include "planner/plan.h"
+#include "tests/machine.h"
 #include "tests/stages_testing.h"
 
 static int passed, failed;
@@ -31,198 +29,38 @@ static void check(bool ok, const char *what, const char *detail)
     }
 }
 
-static uint64_t mix(uint64_t h, uint64_t v)
-{
-    h ^= v + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
-    h *= 0xff51afd7ed558ccdu;
-    return h ^ (h >> 33);
-}
-
-/* What an instruction computes, whatever layer it stands for. */
-static uint64_t signature(const struct mpp_graph *g, const struct mpp_instr *in)
-{
-    uint64_t h = mix(17, (uint64_t)in->kind);
-    if (in->kind == MPP_INSTR_COMPUTE)
-        for (int k = 0; k < g->groups[in->group].n_ops; k++)
-            h = mix(h, (uint64_t)g->ops[g->groups[in->group].ops[k]].kind);
-    if (in->step)
-        h = mix(mix(mix(h, (uint64_t)in->step->kind), in->step->mask), (uint64_t)in->step->dim);
-    return h;
-}
-
-/* ---- memory as intervals with a value ---- */
-
-struct cell {
-    int64_t first, end;
-    uint64_t value;
-};
-
-struct machine {
-    int n;
-    struct cell cells[200000];
-    bool stale;                   /* a read found something else than one whole value */
-};
-
-static void write_cell(struct machine *m, int64_t first, int64_t bytes, uint64_t value)
-{
-    int n = 0;
-    for (int i = 0; i < m->n; i++)
-        if (m->cells[i].end <= first || m->cells[i].first >= first + bytes)
-            m->cells[n++] = m->cells[i];
-    m->cells[n++] = (struct cell){first, first + bytes, value};
-    m->n = n;
-    assert(n < 200000);
-}
-
-static uint64_t read_cell(struct machine *m, int64_t first, int64_t bytes)
-{
-    for (int i = 0; i < m->n; i++)
-        if (m->cells[i].first == first && m->cells[i].end == first + bytes)
-            return m->cells[i].value;
-    m->stale = true;
-    return 0;
-}
-
-typedef int64_t address_fn(const void *ctx, struct mpp_bufref ref, int layer, int64_t *out_bytes);
-
-static void execute(struct machine *m, const struct mpp_graph *g, const struct mpp_instr *in, int micro_batch,
-                    address_fn *address, const void *ctx, int layer)
-{
-    if (in->once && micro_batch > 0)
-        return;
-    uint64_t h = signature(g, in);
-    int64_t bytes, at;
-    for (int i = 0; i < in->n_in; i++)
-        if (in->in[i].buffer >= 0) {
-            at = address(ctx, in->in[i], layer, &bytes);
-            h = mix(h, read_cell(m, at, bytes));
-        }
-    for (int i = 0; i < in->n_out; i++) {
-        at = address(ctx, in->out[i], layer, &bytes);
-        uint64_t v = mix(h, (uint64_t)i);
-        bool add = in->mode[i] == MPP_WRITE_ADD || (in->mode[i] == MPP_WRITE_ADD_LATER && micro_batch > 0)
-                   || in->kind == MPP_INSTR_ADD_SCALAR;
-        if (add)
-            v = mix(v, read_cell(m, at, bytes));
-        write_cell(m, at, bytes, v);
-    }
-}
-
-static int64_t flat_address(const void *ctx, struct mpp_bufref ref, int layer, int64_t *out_bytes)
-{
-    const struct mpp_flat_program *p = ctx;
-    (void)layer;
-    int b = mpp_buffer_root(p->buffers, ref.buffer);
-    *out_bytes = 1;
-    return b;
-}
-
-static int64_t rolled_address(const void *ctx, struct mpp_bufref ref, int layer, int64_t *out_bytes)
-{
-    const struct mpp_lprog *p = ctx;
-    const struct mpp_buffer *b = &p->buffers[ref.buffer];
-    int i = ref.layer >= 0 ? ref.layer : layer;
-    if (b->alias >= 0)
-        return rolled_address(ctx, (struct mpp_bufref){b->alias, b->alias_layer >= 0 ? b->alias_layer : i}, i, out_bytes);
-    if (b->address == MPP_ADDR_CARRIED) {
-        const struct mpp_layer_class *c = &p->classes[b->cls];
-        int end = b->carry_step < 0 ? c->first : c->first + c->count - 1;
-        struct mpp_bufref to = i == end ? b->carry_in : (struct mpp_bufref){b->carry_from, i + b->carry_step};
-        return rolled_address(ctx, to, layer, out_bytes);
-    }
-    *out_bytes = b->bytes;
-    if (b->cls < 0 || b->address == MPP_ADDR_FIXED)
-        return b->offset;
-    int k = i - p->classes[b->cls].first;
-    assert(k >= 0 && k < p->classes[b->cls].count);
-    return b->offset + (b->address == MPP_ADDR_PINGPONG ? (k & 1) : k) * b->stride;
-}
-
-static void run_flat(struct machine *m, const struct mpp_flat_program *p, enum mpp_phase phase, int micro_batch)
-{
-    for (int i = 0; i < p->n_flats; i++)
-        if (p->flats[i].phase == phase)
-            execute(m, p->g, &p->flats[i].instr, micro_batch, flat_address, p, -1);
-}
-
-static void run_rolled(struct machine *m, const struct mpp_graph *g, const struct mpp_lprog *p, enum mpp_phase phase,
-                       int micro_batch)
-{
-    const struct mpp_section *s = &p->section[phase];
-    for (int i = 0; i < s->n_items; i++) {
-        const struct mpp_pitem *item = &s->items[i];
-        if (!item->loop) {
-            execute(m, g, &item->instr, micro_batch, rolled_address, p, -1);
-            continue;
-        }
-        const struct mpp_layer_class *c = &p->classes[item->cls];
-        for (int k = 0; k < c->count; k++) {
-            int layer = item->descending ? c->first + c->count - 1 - k : c->first + k;
-            for (int j = 0; j < p->bodies[item->body].n_instrs; j++)
-                execute(m, g, &p->bodies[item->body].instrs[j], micro_batch, rolled_address, p, layer);
-        }
-    }
-}
+static const struct mpp_transfers none;
 
 /* ---- one model under one plan ---- */
 
-static struct machine flat_machine, rolled_machine;
-
-static void compare(const struct mpp_graph *g, const struct mpp_flat_program *flat, const struct mpp_lprog *prog,
-                    const char *what)
+static bool same(const struct value *a, const struct value *b)
 {
-    int different = 0;
-    int64_t bytes;
-    for (mpp_id t = 0; t < g->n_tensors; t++) {
-        if (flat->resting[t] < 0)
-            continue;
-        int64_t a = flat_address(flat, (struct mpp_bufref){flat->resting[t], -1}, -1, &bytes);
-        uint64_t x = read_cell(&flat_machine, a, bytes);
-        int64_t b = rolled_address(prog, (struct mpp_bufref){prog->param_buffer[t], prog->param_layer[t]}, -1, &bytes);
-        different += x != read_cell(&rolled_machine, b, bytes);
-    }
-    check(different == 0, what, "resting values differ");
-    check((flat->loss < 0) == (prog->loss < 0), what, "the loss is lost");
-    if (flat->loss >= 0) {        /* of several stages the last has it */
-        int64_t a = flat_address(flat, (struct mpp_bufref){flat->loss, -1}, -1, &bytes);
-        uint64_t x = read_cell(&flat_machine, a, bytes);
-        int64_t b = rolled_address(prog, (struct mpp_bufref){prog->loss, -1}, -1, &bytes);
-        check(x == read_cell(&rolled_machine, b, bytes), what, "the loss differs");
-    }
-    check(!flat_machine.stale, what, "the flat program reads what nothing wrote");
-    check(!rolled_machine.stale, what, "the rolled program reads a place whose value was overwritten");
+    return a && b ? a->hash == b->hash : a == b;
 }
 
-static void simulate(const struct mpp_graph *g, const struct mpp_plan *plan, struct mpp_arena *arena,
-                     const struct mpp_lprog *prog, const char *what)
+static void simulate(const struct mpp_graph *g, const struct mpp_plan *plan, struct mpp_arena *arena, struct mpp_lprog *prog,
+                     const char *what)
 {
     struct mpp_flat_program flat;
-    mpp_lower_flat(arena, g, plan, 0, prog->overlap, &flat);
-    flat_machine.n = rolled_machine.n = 0;
-    flat_machine.stale = rolled_machine.stale = false;
-    int64_t bytes;
-    for (mpp_id t = 0; t < g->n_tensors; t++) {
-        if (flat.resting[t] < 0)
-            continue;
-        int64_t a = flat_address(&flat, (struct mpp_bufref){flat.resting[t], -1}, -1, &bytes);
-        write_cell(&flat_machine, a, bytes, mix(3, (uint64_t)t));
-        int64_t b = rolled_address(prog, (struct mpp_bufref){prog->param_buffer[t], prog->param_layer[t]}, -1, &bytes);
-        write_cell(&rolled_machine, b, bytes, mix(3, (uint64_t)t));
-    }
-    for (int step = 0; step < 2; step++) {
-        for (int mb = 0; mb < (int)plan->micro_batches; mb++) {
-            run_flat(&flat_machine, &flat, MPP_PHASE_PROLOGUE, mb);
-            run_rolled(&rolled_machine, g, prog, MPP_PHASE_PROLOGUE, mb);
-        }
-        for (int mb = 0; mb < (int)plan->micro_batches; mb++)
-            for (int phase = MPP_PHASE_FORWARD; phase <= MPP_PHASE_BACKWARD; phase++) {
-                run_flat(&flat_machine, &flat, (enum mpp_phase)phase, mb);
-                run_rolled(&rolled_machine, g, prog, (enum mpp_phase)phase, mb);
-            }
-        run_flat(&flat_machine, &flat, MPP_PHASE_UPDATE, 0);
-        run_rolled(&rolled_machine, g, prog, MPP_PHASE_UPDATE, 0);
-    }
-    compare(g, &flat, prog, what);
+    uint64_t state = 1;
+    int different = 0;
+    mpp_lower_flat(arena, g, plan, 0, &none, prog->overlap, &flat);
+    struct machine *f = machine_new(arena, plan, &none, &flat, NULL, false);
+    struct machine *r = machine_new(arena, plan, &none, NULL, &prog, false);
+    machine_fill(f);
+    machine_fill(r);
+    for (int step = 0; step < 2; step++)
+        check(machine_step(f, &state) && machine_step(r, &state), what, "a step does not end");
+    for (mpp_id t = 0; t < g->n_tensors; t++)
+        if (g->tensors[t].role == MPP_ROLE_PARAM || g->tensors[t].role == MPP_ROLE_STATE)
+            different += !machine_rest(f, 0, t) || !same(machine_rest(f, 0, t), machine_rest(r, 0, t));
+    check(different == 0, what, "resting values differ");
+    check(machine_loss(f, 0) && same(machine_loss(f, 0), machine_loss(r, 0)), what, "the loss differs");
+    check(machine_norm(f, 0) && same(machine_norm(f, 0), machine_norm(r, 0)), what, "the gradient norm differs");
+    check(!machine_stale(f), what, "the flat program reads what nothing wrote");
+    check(!machine_stale(r), what, "the rolled program reads a place whose value was overwritten");
+    machine_free(f);
+    machine_free(r);
 }
 
 /* ---- the bound ---- */
@@ -309,7 +147,7 @@ static void check_memory(struct mpp_arena *arena, const struct mpp_graph *g, con
 {
     const struct mpp_memory *m = &prog->memory;
     struct mpp_flat_program flat;
-    mpp_lower_flat(arena, g, plan, 0, prog->overlap, &flat);
+    mpp_lower_flat(arena, g, plan, 0, &none, prog->overlap, &flat);
     int64_t most = most_alive(arena, &flat);
     check_begun(&flat, what);
     check(m->parameters + m->gradients + m->optimizer + m->activations + m->inputs + m->workspace + m->gaps
@@ -357,7 +195,7 @@ static void run_example(const struct example *e, bool whole_norm)
               && mpp_plan_search(arena, diag, g, cluster, &plan_options, &plan) == MPP_OK;
     if (ok && whole_norm)
         make_norm_whole(g, plan);
-    ok = ok && mpp_plan_derive(arena, diag, g, cluster, plan) == MPP_OK && mpp_lower(arena, g, plan, 0, INT64_MAX, &prog) == MPP_OK;
+    ok = ok && mpp_plan_derive(arena, diag, g, cluster, plan) == MPP_OK && mpp_lower(arena, g, plan, 0, &none, INT64_MAX, &prog) == MPP_OK;
     check(ok || e->may_fail, what, "planning failed");
     if (ok) {
         simulate(g, plan, arena, prog, what);
@@ -388,35 +226,6 @@ static struct mpp_plan *staged(struct mpp_arena *arena, struct mpp_diag *diag, c
     return ok ? plan_stages(arena, diag, g, cluster, stages, recompute, 4) : NULL;
 }
 
-/* Every stage, alone, does what its flat program does; and where each micro-batch has its own place, what the first one has. */
-static void run_stages(const char *model, const char *define, int stages, enum mpp_recompute recompute)
-{
-    struct mpp_arena *arena = mpp_arena_new();
-    struct mpp_diag *diag = mpp_diag_new(stdout);
-    struct mpp_plan *plan = staged(arena, diag, model, define, stages, recompute);
-    check(plan != NULL, model, "no plan of several stages");
-    for (int i = 0; plan && i < stages; i++) {
-        struct mpp_plan alone = *plan;
-        struct mpp_lprog *prog;
-        const char *what = mpp_arena_printf(arena, "%s, stage %d of %d", model, i, stages);
-        alone.n_stages = 1;
-        alone.stages = &plan->stages[i];
-        check(alone.stages->in_flight == (stages - i < 4 ? stages - i : 4), what, "micro-batches in flight");
-        for (int64_t k = 1; k <= 3; k += 2) {
-            alone.stages->in_flight = k;
-            if (mpp_lower(arena, alone.stages->graph, &alone, 0, INT64_MAX, &prog) != MPP_OK) {
-                check(false, what, "lowering failed");
-                continue;
-            }
-            simulate(alone.stages->graph, &alone, arena, prog, what);
-            if (k == 1)
-                check_memory(arena, alone.stages->graph, &alone, prog, what);
-        }
-    }
-    mpp_diag_free(diag);
-    mpp_arena_free(arena);
-}
-
 /* What one more micro-batch in flight takes in stage 0 of two: BYTES for each layer's activations that backward reads, the
  * inputs' INPUT_BYTES. */
 static void check_in_flight(const char *model, const char *define, enum mpp_recompute recompute, int64_t bytes, int64_t input_bytes)
@@ -424,11 +233,14 @@ static void check_in_flight(const char *model, const char *define, enum mpp_reco
     struct mpp_arena *arena = mpp_arena_new();
     struct mpp_diag *diag = mpp_diag_new(stdout);
     struct mpp_plan *plan = staged(arena, diag, model, define, 2, recompute);
+    struct mpp_transfers *transfers = NULL;
     struct mpp_memory m[2];
+    if (plan && mpp_transfers_plan(arena, diag, plan, &transfers) != MPP_OK)
+        plan = NULL;
     for (int k = 0; plan && k < 2; k++) {
         struct mpp_lprog *prog;
         plan->stages[0].in_flight = 3 + k;
-        if (mpp_lower(arena, plan->stages[0].graph, plan, 0, INT64_MAX, &prog) != MPP_OK)
+        if (mpp_lower(arena, plan->stages[0].graph, plan, 0, transfers, INT64_MAX, &prog) != MPP_OK)
             plan = NULL;
         else
             m[k] = prog->memory;
@@ -447,11 +259,6 @@ static void check_in_flight(const char *model, const char *define, enum mpp_reco
 
 static void test_stages(void)
 {
-    run_stages("models/gpt.xml", "layers=6", 3, MPP_RECOMPUTE_NONE);
-    run_stages("models/gpt.xml", "layers=4", 2, MPP_RECOMPUTE_SELECTIVE);
-    run_stages("models/gpt.xml", "layers=5", 2, MPP_RECOMPUTE_FULL);
-    run_stages("models/bert.xml", "layers=3", 2, MPP_RECOMPUTE_NONE);
-    run_stages("models/gpt.xml", "layers=3", 1, MPP_RECOMPUTE_FULL);
     /* 4 samples: x [4, 8], and what Relu reads [4, 32]. */
     check_in_flight("models/mlp.xml", "batch=16", MPP_RECOMPUTE_NONE, 4 * 32 * 4, 4 * 8 * 4);
     /* 2 samples of 64 tokens, hidden 128, 4 heads. Two layers: ln_1, q, k, v, attention, res1, ln_2; before and after GELU
@@ -502,7 +309,7 @@ int main(void)
         {"models/gpt.xml", "tiny", {NULL}, "dp=2,tp=2,zero=2,micro_batches=2", "host", 4, true, false},
         {"models/gpt.xml", "tiny", {NULL}, "dp=4,zero=3,micro_batches=2", "host", 4, true, false},
         {"models/gpt.xml", "tiny", {NULL}, "tp=4,sequence_parallel=true", "host", 4, true, false},
-        {"models/gpt.xml", "tiny", {NULL}, "mesh=2x2x2", "host", 8, true, false},
+        {"models/gpt.xml", "tiny", {"layers=3"}, "mesh=2x2x2,zero=1", "host", 8, true, false},
         {"models/gpt.xml", "tiny", {"heads=4", "layers=1"}, "tp=3", "host", 3, false, false},
         {"models/bert.xml", "tiny", {NULL}, "", "host", 4, true, false},
         {"models/bert.xml", "tiny", {"padding_mask=true", "layers=3"}, "micro_batches=2", "host", 2, true, false},

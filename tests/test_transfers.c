@@ -1,0 +1,435 @@
+/* test_transfers.c - pipelines: what crosses the borders of stages, and that all stages together compute the step.
+ *
+ *     test_transfers [how many random pipelines]
+ *
+ * Random plans (cuts, device ranges, meshes, splits of every group, recomputation, schedule) of small models are lowered and
+ * run by the machine (machine.h) with numbers: losses, gradient norms, parameters and optimiser state after two steps are
+ * the interpreter's for the whole step, and what the arenas hold is what programs with unlimited memory hold. Then schedules and
+ * transfers are broken, and the verifier must refuse them and say why. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir/interp.h"
+#include "ir/op.h"
+#include "ir/pass.h"
+#include "planner/plan.h"
+#include "tests/machine.h"
+
+enum { MAX_STAGES = 8, N_RANDOM = 120, STEPS = 2 };
+
+static int passed, failed;
+
+__attribute__((format(printf, 2, 3))) static bool check(bool ok, const char *fmt, ...)
+{
+    passed += ok;
+    failed += !ok;
+    if (!ok) {
+        va_list ap;
+        va_start(ap, fmt);
+        fputs("FAILED: ", stdout);
+        vprintf(fmt, ap);
+        putchar('\n');
+        va_end(ap);
+    }
+    return ok;
+}
+
+static int pick(uint64_t *state, int n)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((*state >> 33) % (uint64_t)n);
+}
+
+/* ---- a model and a plan of several stages ---- */
+
+struct job {
+    struct mpp_arena *arena;
+    struct mpp_diag *diag;
+    const char *what;
+    struct mpp_graph *g;          /* before "fuse" */
+    struct mpp_layering *layers;
+    struct mpp_cluster *cluster;
+    struct mpp_plan plan;
+    struct mpp_transfers *transfers;
+    struct mpp_flat_program *flats;
+    struct mpp_lprog **progs;
+};
+
+static bool open_model(struct job *j, const char *file, const char *defines, const char *precision)
+{
+    *j = (struct job){.arena = mpp_arena_new(), .diag = mpp_diag_new(stdout)};
+    const char *define[40];
+    struct mpp_model_options options = {.preset = strcmp(file, "models/mlp.xml") ? "tiny" : NULL, .defines = define, .precision = precision};
+    char *words = mpp_arena_strdup(j->arena, defines);
+    for (char *w = strtok(words, " "); w; w = strtok(NULL, " "))
+        define[options.n_defines++] = w;
+    struct mpp_pass_ctx ctx = {.arena = j->arena, .diag = j->diag, .before_fuse = true};
+    struct mpp_model *model;
+    j->what = mpp_arena_printf(j->arena, "%s %s%s%s", file, defines, precision ? " " : "", precision ? precision : "");
+    return check(mpp_model_read(j->arena, j->diag, file, &options, &model) == MPP_OK &&
+                 mpp_graph_build(j->arena, j->diag, model, &j->g) == MPP_OK && mpp_passes_run(&ctx, j->g) == MPP_OK &&
+                 mpp_layering_make(j->arena, j->diag, j->g, 0, &j->layers) == MPP_OK, "%s does not build", j->what);
+}
+
+static void close_job(struct job *j)
+{
+    mpp_diag_free(j->diag);
+    mpp_arena_free(j->arena);
+}
+
+/* A name without its numbers, so that layers are split alike. */
+static uint64_t name_hash(const char *name)
+{
+    uint64_t h = 5;
+    for (const char *c = name; *c; c++)
+        if (*c < '0' || *c > '9')
+            h = (h ^ (uint64_t)*c) * 0x9e3779b97f4a7c15u;
+    return h;
+}
+
+static void random_split(struct mpp_stage *s, int group, uint64_t seed)
+{
+    const struct mpp_group *grp = &s->graph->groups[group];
+    uint64_t state = seed ^ name_hash(s->graph->ops[grp->ops[0]].name) ^ (uint64_t)grp->phase;
+    struct mpp_split whole = {{MPP_WHOLE, MPP_WHOLE, MPP_WHOLE}};
+    s->split[group] = whole;
+    for (int a = 0; a < s->mesh.n_axes; a++)
+        for (int tries = 0; tries < 4 && grp->rule->n_factors > 0; tries++) {
+            struct mpp_split split = s->split[group];
+            split.axis[a] = (int8_t)pick(&state, grp->rule->n_factors);
+            if (s->mesh.size[a] > 1 && mpp_split_legal(grp->rule, &s->mesh, split)) {
+                s->split[group] = split;
+                break;
+            }
+        }
+}
+
+static int width(const struct mpp_mesh *mesh, unsigned mask)
+{
+    int n = 1;
+    for (int a = 0; a < mesh->n_axes; a++)
+        n *= mask >> a & 1 ? mesh->size[a] : 1;
+    return n;
+}
+
+static void random_rest(struct mpp_stage *s, mpp_id t, uint64_t seed)
+{
+    const struct mpp_gtensor *x = &s->graph->tensors[t];
+    uint64_t state = seed ^ name_hash(x->name);
+    s->resting[t] = mpp_sharding_whole();
+    s->kept[t] = x->role == MPP_ROLE_PARAM && pick(&state, 3) == 0;
+    for (int a = 0; a < s->mesh.n_axes && x->n_dims > 0; a++) {
+        int d = pick(&state, x->n_dims + 1);
+        if (d < x->n_dims && s->mesh.size[a] > 1 && x->dims[d].size >= s->mesh.size[a] * width(&s->mesh, mpp_sharding_mask(s->resting[t], d)))
+            s->resting[t].axis[a] = (int8_t)d;
+    }
+}
+
+/* A mesh of N devices: one axis, or two where N is no prime. */
+static struct mpp_mesh random_mesh(int n, uint64_t *state)
+{
+    struct mpp_mesh mesh = {.n_axes = 1, .size = {n, 1, 1}, .name = {"a", "b", "c"}};
+    if (n % 2 == 0 && pick(state, 2)) {
+        mesh.n_axes = 2;
+        mesh.size[0] = 2;
+        mesh.size[1] = n / 2;
+    }
+    return mesh;
+}
+
+struct shape {                    /* of a pipeline; what is 0 is random */
+    int stages, devices[MAX_STAGES];
+    int64_t micro_batches;
+    enum mpp_recompute recompute;
+    enum mpp_schedule_kind kind;
+};
+
+static bool random_stage(struct job *j, int i, int first, int last, const struct shape *shape, uint64_t *state)
+{
+    struct mpp_stage *s = &j->plan.stages[i];
+    const struct mpp_stage *before = i ? s - 1 : NULL;
+    int n = shape->devices[i];
+    uint64_t seed = (uint64_t)pick(state, 1 << 30);
+    *s = (struct mpp_stage){.first_device = before ? before->first_device + before->n_devices : 0, .n_devices = n,
+                            .first_layer = first, .last_layer = last, .recompute = shape->recompute,
+                            .mesh = random_mesh(n, state), .solver = {.glpk_status = "not needed"}};
+    if (mpp_span_extract(j->arena, j->diag, j->g, j->layers, first, last, shape->recompute, &s->graph) != MPP_OK)
+        return false;
+    s->split = mpp_arena_array(j->arena, s->graph->n_groups, struct mpp_split);
+    s->resting = mpp_arena_array(j->arena, s->graph->n_tensors, struct mpp_sharding);
+    s->kept = mpp_arena_array(j->arena, s->graph->n_tensors, bool);
+    for (int k = 0; k < s->graph->n_groups; k++)
+        random_split(s, k, seed);
+    for (mpp_id t = 0; t < s->graph->n_tensors; t++)
+        random_rest(s, t, seed);
+    return true;
+}
+
+/* j->plan of SHAPE, its layers cut at random places. */
+static bool make_plan(struct job *j, const struct shape *shape, uint64_t *state)
+{
+    int n = shape->stages, devices = 0, first = 0, left = j->layers->n_layers;
+    for (int i = 0; i < n; i++)
+        devices += shape->devices[i];
+    mpp_graph_set_batch(j->g, j->g->global_batch / shape->micro_batches);
+    j->plan = (struct mpp_plan){
+        .version = MPP_PLAN_VERSION, .batch = j->g->global_batch, .micro_batches = shape->micro_batches, .n_stages = n,
+        .layering = j->layers, .stages = mpp_arena_array(j->arena, n, struct mpp_stage), .pins = "",
+        .schedule = mpp_schedule_name(shape->kind), .pipeline = {shape->kind, n, 1, shape->micro_batches},
+        .solver = {.glpk_status = "not needed"}};
+    bool ok = mpp_cluster_load(j->arena, j->diag, "host", devices, &j->cluster) == MPP_OK;
+    for (int i = 0; i < n && ok; i++) {
+        int most = left - (n - 1 - i), take = i == n - 1 ? left : 1 + pick(state, most);
+        ok = random_stage(j, i, first, first + take - 1, shape, state);
+        first += take;
+        left -= take;
+    }
+    return check(ok && mpp_plan_derive(j->arena, j->diag, j->g, j->cluster, &j->plan) == MPP_OK, "%s: no plan", j->what);
+}
+
+static bool lower_all(struct job *j)
+{
+    int n = j->plan.n_stages;
+    bool ok = mpp_transfers_plan(j->arena, j->diag, &j->plan, &j->transfers) == MPP_OK &&
+              mpp_pipeline_verify(j->arena, j->diag, &j->plan, j->transfers) == MPP_OK;
+    j->flats = mpp_arena_array(j->arena, n, struct mpp_flat_program);
+    j->progs = mpp_arena_array(j->arena, n, struct mpp_lprog *);
+    for (int i = 0; i < n && ok; i++) {
+        const struct mpp_graph *g = j->plan.stages[i].graph;
+        ok = mpp_lower(j->arena, g, &j->plan, i, j->transfers, INT64_MAX, &j->progs[i]) == MPP_OK;
+        if (ok)
+            mpp_lower_flat(j->arena, g, &j->plan, i, j->transfers, j->progs[i]->overlap, &j->flats[i]);
+    }
+    return check(ok, "%s: lowering failed", j->what);
+}
+
+/* ---- what is sent ---- */
+
+/* Nothing is sent to a device that another of its stage has sent to, where some dimension can be cut further. */
+static void check_line(const struct job *j, const struct mpp_transfer_line *l)
+{
+    const struct mpp_stage *from = &j->plan.stages[l->from], *to = &j->plan.stages[l->to];
+    const struct mpp_gtensor *x = &from->graph->tensors[l->from_tensor], *y = &to->graph->tensors[l->to_tensor];
+    unsigned split = 0;
+    bool cuttable = false;
+    check(l->from != l->to && strcmp(x->name, y->name) == 0 && x->dtype == l->dtype && l->n_dims == x->n_dims &&
+          (l->phase != MPP_PHASE_FORWARD || l->from < l->to) && (l->phase != MPP_PHASE_BACKWARD || l->from > l->to),
+          "%s: %s from %d to %d is no transfer", j->what, l->name, l->from, l->to);
+    for (int d = 0; d < l->n_dims; d++) {
+        check(l->dims[d] == x->dims[d].size && l->dims[d] == y->dims[d].size, "%s: extents of %s", j->what, l->name);
+        check(l->from_split[d] == mpp_sharding_mask(l->from_sharding, d) && l->to_split[d] == mpp_sharding_mask(l->to_sharding, d),
+              "%s: axes of %s", j->what, l->name);
+        split |= l->to_split[d];
+    }
+    if (l->once)
+        return;
+    for (int a = 0; a < to->mesh.n_axes; a++)
+        for (int d = 0; d < l->n_dims && !(split >> a & 1) && to->mesh.size[a] > 1; d++)
+            cuttable = cuttable || ((l->to_split[d] & ~((1u << a) - 1)) == 0 &&
+                                    l->dims[d] >= width(&to->mesh, l->to_split[d] | 1u << a));
+    check(!cuttable, "%s: %s arrives whole where it could be cut", j->what, l->name);
+    if (l->gather.mask)
+        check(l->gather.kind == MPP_STEP_ALL_GATHER && mpp_sharding_equal(l->gather.from, l->to_sharding) &&
+              mpp_sharding_mask(l->gather.from, l->gather.dim) == (mpp_sharding_mask(l->gather.to, l->gather.dim) | l->gather.mask) &&
+              width(&to->mesh, l->gather.mask) > 1, "%s: %s is not gathered by its step", j->what, l->name);
+}
+
+/* Each Recv ends one transfer, each Send begins some. */
+static void check_lines(const struct job *j)
+{
+    for (int k = 0; k < j->transfers->n; k++)
+        check_line(j, &j->transfers->line[k]);
+    for (int i = 0; i < j->plan.n_stages; i++) {
+        const struct mpp_graph *g = j->plan.stages[i].graph;
+        for (mpp_id o = 0; o < g->n_ops; o++) {
+            const struct mpp_gop *op = &g->ops[o];
+            int n = 0;
+            for (int k = 0; k < j->transfers->n; k++) {
+                const struct mpp_transfer_line *l = &j->transfers->line[k];
+                n += l->phase == op->phase && (op->kind == MPP_OP_RECV ? l->to == i && l->to_tensor == op->out[0]
+                                               : op->kind == MPP_OP_SEND && l->from == i && l->from_tensor == op->in[0]);
+            }
+            if (op->kind == MPP_OP_RECV || op->kind == MPP_OP_SEND)
+                check(op->kind == MPP_OP_RECV ? n == 1 : n > 0, "%s: %d transfers of %s", j->what, n, op->name);
+        }
+    }
+}
+
+/* ---- what is computed ---- */
+
+static mpp_id find(const struct mpp_graph *g, const char *name)
+{
+    for (mpp_id t = 0; t < g->n_tensors; t++)
+        if (strcmp(g->tensors[t].name, name) == 0)
+            return t;
+    return -1;
+}
+
+static struct mpp_interp *run_whole(struct job *j)
+{
+    struct mpp_interp *it = mpp_interp_new(j->g, j->g->global_batch / j->plan.micro_batches);
+    for (mpp_id t = 0; t < j->g->n_tensors; t++)
+        if (j->g->tensors[t].role == MPP_ROLE_PARAM || j->g->tensors[t].role == MPP_ROLE_INPUT || j->g->tensors[t].role == MPP_ROLE_STATE)
+            machine_elements(&j->g->tensors[t], mpp_interp_count(it, t), mpp_interp_data(it, t));
+    mpp_interp_seed(it, 42, 1);
+    for (int step = 0; step < STEPS; step++)
+        mpp_interp_step(it, 0.01);
+    return it;
+}
+
+static void close_to(const struct job *j, const char *name, int stage, const struct value *v, const double *expected, int64_t n)
+{
+    double worst = 0, size = 0;
+    bool there = v && v->n == n;
+    for (int64_t i = 0; there && i < n; i++) {
+        worst = fmax(worst, fabs(v->x[i] - expected[i]));
+        size = fmax(size, fabs(expected[i]));
+        if (isnan(v->x[i]))
+            worst = NAN;
+    }
+    check(there && worst <= 1e-10 * size + 1e-14, "%s: %s of stage %d differs by %.3g of %.3g", j->what, name, stage, worst, size);
+}
+
+/* All that remains of two steps, in every stage that has it, against the whole step's. */
+static void compare_numbers(const struct job *j, struct machine *r, struct mpp_interp *it)
+{
+    int losses = 0;
+    for (int i = 0; i < j->plan.n_stages; i++) {
+        const struct mpp_graph *g = j->plan.stages[i].graph;
+        for (mpp_id t = 0; t < g->n_tensors; t++) {
+            mpp_id whole = find(j->g, g->tensors[t].name);
+            if (g->tensors[t].role == MPP_ROLE_PARAM || g->tensors[t].role == MPP_ROLE_STATE)
+                close_to(j, g->tensors[t].name, i, machine_rest(r, i, t), mpp_interp_data(it, whole), mpp_interp_count(it, whole));
+        }
+        losses += machine_loss(r, i) != NULL;
+        if (j->progs[i]->loss >= 0)
+            close_to(j, "loss", i, machine_loss(r, i), mpp_interp_data(it, j->g->loss_total), 1);
+        if (j->progs[i]->grad_norm >= 0)
+            close_to(j, "norm", i, machine_norm(r, i), mpp_interp_data(it, j->g->grad_norm), 1);
+    }
+    check(losses == 1, "%s: %d stages have the loss", j->what, losses);
+}
+
+static bool same(const struct value *a, const struct value *b)
+{
+    return a && b ? a->hash == b->hash : a == b;
+}
+
+/* What was computed how is the same in the arenas as in memory of one's own. */
+static void compare_hashes(const struct job *j, struct machine *f, struct machine *r)
+{
+    int different = 0;
+    for (int i = 0; i < j->plan.n_stages; i++) {
+        const struct mpp_graph *g = j->plan.stages[i].graph;
+        for (mpp_id t = 0; t < g->n_tensors; t++)
+            if (g->tensors[t].role == MPP_ROLE_PARAM || g->tensors[t].role == MPP_ROLE_STATE)
+                different += !machine_rest(f, i, t) || !same(machine_rest(f, i, t), machine_rest(r, i, t));
+        different += !same(machine_loss(f, i), machine_loss(r, i)) || !same(machine_norm(f, i), machine_norm(r, i));
+        int64_t most = machine_in_flight(r, i), allowed = j->plan.stages[i].in_flight;
+        check(most <= allowed, "%s: stage %d has %lld micro-batches in flight, not %lld", j->what, i, (long long)most, (long long)allowed);
+    }
+    check(different == 0, "%s: %d values of the rolled programs differ", j->what, different);
+    check(!machine_stale(f), "%s: a flat program reads what nothing wrote", j->what);
+    check(!machine_stale(r), "%s: a rolled program reads a place whose value was overwritten", j->what);
+}
+
+static void run_both(struct job *j, uint64_t *state)
+{
+    struct machine *f = machine_new(j->arena, &j->plan, j->transfers, j->flats, NULL, true);
+    struct machine *r = machine_new(j->arena, &j->plan, j->transfers, NULL, j->progs, true);
+    machine_fill(f);
+    machine_fill(r);
+    bool ok = true;
+    for (int step = 0; step < STEPS && ok; step++)
+        ok = machine_step(f, state) && machine_step(r, state);
+    if (check(ok, "%s: a step does not end", j->what)) {
+        struct mpp_interp *it = run_whole(j);
+        compare_hashes(j, f, r);
+        compare_numbers(j, r, it);
+        mpp_interp_free(it);
+    }
+    machine_free(f);
+    machine_free(r);
+}
+
+static void check_arenas(const struct job *j)
+{
+    for (int i = 0; i < j->plan.n_stages; i++) {
+        const struct mpp_memory *m = &j->progs[i]->memory;
+        check(m->parameters + m->gradients + m->optimizer + m->activations + m->inputs + m->workspace + m->gaps == m->arena_bytes,
+              "%s: the account of stage %d does not sum to the arena", j->what, i);
+        check((double)m->arena_bytes <= 1.1 * (double)m->live_bound_bytes + 512, "%s: the arena of stage %d has %lld bytes, %lld are alive",
+              j->what, i, (long long)m->arena_bytes, (long long)m->live_bound_bytes);
+        for (int k = 0; k < j->transfers->n; k++) {
+            int ring = j->progs[i]->ring[k];
+            bool sends = j->transfers->line[k].from == i;
+            check((ring >= 0) == sends, "%s: rings of stage %d", j->what, i);
+            if (sends)
+                check(j->progs[i]->buffers[ring].slots == j->transfers->line[k].depth, "%s: depth of a ring of stage %d", j->what, i);
+        }
+    }
+}
+
+static const char *describe(struct job *j, const struct shape *shape)
+{
+    const char *text = mpp_arena_printf(j->arena, "%s, %s, %lld micro-batches, recompute %s, stages of", j->what,
+                                        mpp_schedule_name(shape->kind), (long long)shape->micro_batches,
+                                        mpp_recompute_name(shape->recompute));
+    for (int i = 0; i < shape->stages; i++)
+        text = mpp_arena_printf(j->arena, "%s %d", text, shape->devices[i]);
+    return text;
+}
+
+static void run_pipeline(const char *file, const char *defines, const char *precision, struct shape shape, uint64_t *state)
+{
+    struct job j;
+    if (open_model(&j, file, defines, precision)) {
+        if (shape.stages > j.layers->n_layers)
+            shape.stages = j.layers->n_layers;
+        j.what = describe(&j, &shape);
+        if (make_plan(&j, &shape, state) && lower_all(&j)) {
+            check_lines(&j);
+            check_arenas(&j);
+            run_both(&j, state);
+        }
+    }
+    close_job(&j);
+}
+
+/* ---- the pipelines ---- */
+
+static const char GPT[] = "hidden=12 heads=3 vocab=11 seq=5 positions=7 batch=8";
+
+static void run_random(uint64_t *state)
+{
+    struct mpp_arena *arena = mpp_arena_new();
+    static const int counts[] = {1, 2, 4, 8};
+    struct shape shape = {.stages = 2 + pick(state, 3), .micro_batches = counts[pick(state, 4)],
+                          .recompute = (enum mpp_recompute)pick(state, MPP_RECOMPUTE_COUNT),
+                          .kind = pick(state, 3) ? MPP_SCHEDULE_1F1B : MPP_SCHEDULE_GPIPE};
+    for (int i = 0; i < shape.stages; i++)
+        shape.devices[i] = 1 + pick(state, 4);
+    int layers = 2 + pick(state, 5), model = pick(state, 6);
+    const char *drop = pick(state, 2) ? "pdrop=0.25" : "pdrop=0";
+    if (model == 0)
+        run_pipeline("models/mlp.xml", "in=5 hidden=7 out=3 layers=4 batch=8", NULL, shape, state);
+    else if (model == 1)
+        run_pipeline("models/bert.xml", mpp_arena_printf(arena, "%s layers=%d padding_mask=true %s", GPT, layers, drop), NULL, shape, state);
+    else
+        run_pipeline("models/gpt.xml", mpp_arena_printf(arena, "%s layers=%d %s", GPT, layers, drop), NULL, shape, state);
+    mpp_arena_free(arena);
+}
+
+int main(int argc, char **argv)
+{
+    int n = argc > 1 ? atoi(argv[1]) : N_RANDOM;
+    uint64_t state = 2026;
+    for (int i = 0; i < n; i++)
+        run_random(&state);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed > 0 || passed == 0;
+}
