@@ -177,6 +177,55 @@ def test_dropout():
     alone.remove()
 
 
+def test_half():
+    """16-bit steps: the same micro-batches on one device and in stages; a scale that overflows skips the step in all stages."""
+    weights, data = h.REFERENCE / "gpt2-tiny" / "model.safetensors", h.npy_dir({i: eq.np.load(h.REFERENCE / "gpt2-tiny" / f"{i}.npy")
+                                                                                 for i in ("inputs", "targets")})
+    options = dict(data=f"npy:{data}", init=weights, seed=1)
+    for precision in ("bf16", "fp16"):
+        extra, runs = ("--precision", precision), []
+        for devices, fix in ((1, "micro_batches=4"), (3, "pp=3,schedule=1f1b,micro_batches=4"),
+                             (4, "pp=2,dp=2,zero=2,schedule=gpipe,micro_batches=4,recompute=full")):
+            p = h.plan("models/gpt.xml", gpus=devices, preset="tiny", fix=fix, extra=extra)
+            runs.append(p.train(steps=10, **options).losses)
+            h.close(f"{precision}, {fix}: as on one device", runs[-1], runs[0], 2e-3)
+            if precision == "fp16" and devices == 3:
+                run = p.train(steps=30, loss_scale=2.0 ** 40, **options)
+                n = next((i for i, row in enumerate(run.rows) if row["skipped_steps"] != i + 1), 30)
+                h.check(0 < n < 30 and run.rows[n]["loss_scale"] == 2.0 ** (40 - n), f"{precision}, {fix}: overflows are skipped everywhere", run.rows[:n + 1])
+            p.remove()
+
+
+def test_resume():
+    """What a pipeline saves, any plan resumes: the same one to the bit, others nearly."""
+    d = dict(layers=4, hidden=32, heads=4, ffn=64, vocab=64, seq=16, positions=16, batch=8, pdrop=0.1, clip_norm=1)
+    plans = {fix: h.plan("models/gpt.xml", gpus=devices, preset="tiny", D=d, fix=fix)
+             for devices, fix in ((4, "pp=2,dp=2,zero=1,schedule=1f1b,micro_batches=4"), (1, "micro_batches=1"), (6, "pp=3,tp=2,schedule=gpipe,micro_batches=2"))}
+    first = next(iter(plans.values()))
+    whole = first.train(data="synthetic", seed=2, steps=12).losses
+    for begun, p in plans.items():
+        folder = h.TMP / "saved"
+        p.train(data="synthetic", seed=2, steps=6, save=folder)
+        for fix, q in plans.items():
+            got = q.train(data="synthetic", steps=12, resume=folder).losses
+            same = got == whole[6:] if begun == fix and p is first else True
+            h.check(same, f"{fix}: resumed to the bit", f"{got} not {whole[6:]}")
+            h.close(f"{fix}: resumed from {begun}", got, whole[6:], 2e-5)
+        h.shutil.rmtree(folder)
+    for p in plans.values():
+        p.remove()
+
+
+def test_mlp():
+    """A model without repeats, whose inputs are f32."""
+    runs = []
+    for devices, fix in ((1, None), (2, "pp=2,schedule=1f1b,micro_batches=4"), (3, "pp=3,schedule=gpipe,micro_batches=2")):
+        p = h.plan("models/mlp.xml", gpus=devices, fix=fix)
+        runs.append(p.train(data="synthetic", seed=5, steps=8).losses)
+        h.close(f"mlp, {fix or 'one device'}", runs[-1], runs[0], 2e-5)
+        p.remove()
+
+
 def test_same_code():
     """Equal input, equal bytes; and plan.json gives the same directory again."""
     a, b = (h.plan("models/gpt.xml", gpus=4, preset="tiny", fix="pp=2,tp=2,schedule=1f1b,micro_batches=4") for _ in range(2))
@@ -195,7 +244,7 @@ def main():
         what = f"{name}, {devices} devices, {fix}"
         if (h.FULL or sample or any(not a.startswith("-") for a in sys.argv[1:])) and h.only([what]):
             h.guarded(what, one_plan, what, *models[name], devices, fix, transports)
-    for test in (test_dropout, test_same_code):
+    for test in (test_dropout, test_half, test_resume, test_mlp, test_same_code):
         if h.only([test.__name__]):
             h.guarded(test.__name__, test)
     return h.finish()
