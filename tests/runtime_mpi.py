@@ -61,6 +61,15 @@ def pipelines(test, folder):
         expect(len(a) == len(b) == 8 and all(abs(x - y) <= 1e-5 * abs(x) for x, y in zip(a, b)), f"{name}: losses", f"{a} {b}")
         again = mpirun(n, test, name, *base, "--metrics", at("m"))
         expect(again.returncode == 0 and losses(at("m")) == b, f"{name}: two runs have the same bits", again.stderr)
+    run = mpirun(8, test, "plan=6", *base, "--profile", at("trace.json"))
+    with open(at("trace.json")) as f:
+        events = [e for e in json.load(f)["traceEvents"] if e["ph"] == "X"]
+    for name in ("forward 3", "backward 0", "send h", "receive h", "wait", "update", "step 8", "all-reduce over data 4"):
+        expect(any(e["name"] == name for e in events), f"a trace has {name}", run.stderr)
+    passes = {(e["tid"], e["name"]): e for e in events if e["cat"] == "compute" and e["ts"] < min(
+        x["ts"] for x in events if x["name"] == "step 8")}
+    late = [m for m in range(4) if passes[0, f"forward {m}"]["ts"] > passes[6, f"forward {m}"]["ts"] + passes[6, f"forward {m}"]["dur"]]
+    expect(not late and "profile of step 8" in run.stdout, "its clocks agree", run.stdout)
     run = mpirun(4, test, "plan=3", "--data", "synthetic", "--resume", at("m10"), "--steps", "9", "--save", at("m10"))
     expect(run.returncode == 0 and "step 9/9" in run.stdout, "a plan of 4 goes on with a checkpoint of 8", run.stderr)
     run = subprocess.run([test, "plan=0", "--data", "synthetic", "--resume", at("m10"), "--steps", "10"], capture_output=True,
