@@ -191,7 +191,7 @@ m("zero-level", "planner/pins_rules.c",
 m("zero-rest", "planner/pins_rules.c",
   "if (r->pins->zero < 3)", "if (r->pins->zero < 2)",
   "zero=2 splits parameters as zero=3 does", "planner", "equivalence:zero 2")
-m("plan-kept", "planner/plan_json_read.c",
+m("plan-kept", "planner/plan_json_record.c",
   "= kept && json_is_true(kept) && t->role == MPP_ROLE_PARAM;", "= false;",
   "a plan that is read forgets which parameters are kept whole", "plan", "plans:determinism")
 
@@ -227,16 +227,16 @@ m("workspace-clobber", "codegen/memory.c",
   "int64_t at = base + workspace_during(m, b);", "int64_t at = base;",
   "values may lie in the workspace of kernels that run while they live", "lower", "emit")
 m("once-life", "codegen/memory.c",
-  "if (in->once)             /* kept", "if (in->once && layer < 0) /* kept",
+  "if (in->once) {           /* kept", "if (in->once && layer < 0) { /* kept",
   "gathered weights of layers are not kept for all micro-batches", "plans:micro")
 m("tied-start", "codegen/lower.c",
   "l->producer[t] < l->producer[acc->in[earliest]]", "l->producer[t] > l->producer[acc->in[earliest]]",
   "of two uses of a tied weight the second overwrites the gradient of the first", "lower", "equivalence:gpt2-tiny A, 1 device")
-m("reduced-early", "codegen/lower.c",
+m("reduced-early", "codegen/lower_copy.c",
   "bool alone = !read_later(l, c, -1);", "bool alone = true;",
   "a gradient that is wanted in two forms is summed for one before the other reads it", "lower")
 m("accum-form", "codegen/lower.c",
-  "f->instr.in[0].buffer = find_buffer(l, t, acc->phase, wanted(l, a, i));", "f->instr.in[0].buffer = l->home[t];",
+  "f->instr.in[0].buffer = mpp_lower_find(l, t, acc->phase, mpp_lower_wanted(l, a, i));", "f->instr.in[0].buffer = l->home[t];",
   "a sum over micro-batches adds the gradient as it was made, not as it was converted", "lower", "equivalence:2x2")
 m("first-layer", "codegen/emit_stage.c",
   "\"for (int i = %d; i >= 0; i--)\"", "\"for (int i = %d; i > 0; i--)\"",
@@ -244,6 +244,18 @@ m("first-layer", "codegen/emit_stage.c",
 m("layer-streams", "codegen/emit_ops.c",
   "mpp_attrs_int(&op->attrs, \"stream\", 0), in->stream_step));", "mpp_attrs_int(&op->attrs, \"stream\", 0), 0 * in->stream_step));",
   "attention drops the same elements in every layer of a loop", "emit")
+m("slot-place", "codegen/emit_tables.c",
+  "return b->slots > 1 ? mpp_arena_printf", "return b->slots > 2 ? mpp_arena_printf",
+  "two micro-batches in flight share one place", "pipelines:deep, 2 devices, pp=2,schedule=1f1b,micro_batches=2")
+m("slot-input", "codegen/emit_tensors.c",
+  "b->kind == MPP_BUF_INPUT && b->slots > 1", "b->kind == MPP_BUF_INPUT && b->slots > 99",
+  "inputs are put in the first micro-batch's place only", "pipelines:deep, 2 devices, pp=2,schedule=1f1b,micro_batches=2")
+m("schedule-lag", "codegen/emit_schedule.c",
+  "index, (long long)lag);", "index, (long long)lag - 1);",
+  "a backward pass is emitted one micro-batch too early", "emit_pipeline")
+m("transfer-split", "codegen/emit_transfer.c",
+  ".mesh, line->from_split, line->n_dims);", ".mesh, line->to_split, line->n_dims);",
+  "a stage is said to send as the next one splits", "pipelines:deep, 8 devices, pp=2,dp=2,tp=2")
 
 # ---- runtime ----
 
@@ -281,7 +293,7 @@ m("adamw-epsilon", "runtime/host/kernels_optimizer.c",
   "step * m1 / MPP_FMAF(sqrtf(v1), root, epsilon);", "step * m1 / (root * (sqrtf(v1) + epsilon));",
   "AdamW's epsilon is bias-corrected with the root", "runtime_kernels")
 m("clip-square", "runtime/host/kernels_optimizer.c",
-  "limit > 0 && n > limit ?", "limit > 0 && (double)*square_sum > limit ?",
+  "*scale = limit > 0 && n > limit ?", "*scale = limit > 0 && (double)*square_sum > limit ?",
   "the square of the norm is compared with the clipping limit", "runtime_kernels")
 m("einsum-uneven", "runtime/host/kernels_gemm.c",
   "if (outer->tensors != inner->tensors || inner->extent != inner->padded)", "if (outer->tensors != inner->tensors)",
