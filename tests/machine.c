@@ -86,9 +86,10 @@ void machine_elements(const struct mpp_gtensor *t, int64_t n, double *out)
     uint64_t state = hash_text(t->name);
     int64_t limit = t->input && t->input->limit > 0 ? t->input->limit : 2;
     uniform(&state);
+    bool given = t->role == MPP_ROLE_PARAM && t->info->gradient < 0; /* the loss's scale, counts */
     for (int64_t i = 0; i < n; i++) {
         double u = uniform(&state);
-        out[i] = t->role == MPP_ROLE_STATE ? 0 : t->dtype == MPP_I32 ? floor(u * (double)limit) : 0.6 * (u - 0.5);
+        out[i] = given ? t->info->init_a : t->role == MPP_ROLE_STATE ? 0 : t->dtype == MPP_I32 ? floor(u * (double)limit) : 0.6 * (u - 0.5);
     }
 }
 

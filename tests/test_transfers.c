@@ -63,15 +63,17 @@ static bool open_model(struct job *j, const char *file, const char *defines, con
 {
     *j = (struct job){.arena = mpp_arena_new(), .diag = mpp_diag_new(stdout)};
     const char *define[40];
-    struct mpp_model_options options = {.preset = strcmp(file, "models/mlp.xml") ? "tiny" : NULL, .defines = define, .precision = precision};
+    struct mpp_model_options options = {.preset = strstr(file, "gpt") || strstr(file, "bert") ? "tiny" : NULL, .defines = define, .precision = precision};
     char *words = mpp_arena_strdup(j->arena, defines);
     for (char *w = strtok(words, " "); w; w = strtok(NULL, " "))
         define[options.n_defines++] = w;
     struct mpp_pass_ctx ctx = {.arena = j->arena, .diag = j->diag, .before_fuse = true};
     struct mpp_model *model;
     j->what = mpp_arena_printf(j->arena, "%s %s%s%s", file, defines, precision ? " " : "", precision ? precision : "");
-    return check(mpp_model_read(j->arena, j->diag, file, &options, &model) == MPP_OK &&
-                 mpp_graph_build(j->arena, j->diag, model, &j->g) == MPP_OK && mpp_passes_run(&ctx, j->g) == MPP_OK &&
+    bool ok = mpp_model_read(j->arena, j->diag, file, &options, &model) == MPP_OK;
+    if (ok && model->training.clip_norm > 0)
+        model->training.clip_norm = 0.05; /* gradients are clipped */
+    return check(ok && mpp_graph_build(j->arena, j->diag, model, &j->g) == MPP_OK && mpp_passes_run(&ctx, j->g) == MPP_OK &&
                  mpp_layering_make(j->arena, j->diag, j->g, 0, &j->layers) == MPP_OK, "%s does not build", j->what);
 }
 
@@ -390,6 +392,8 @@ static void run_pipeline(const char *file, const char *defines, const char *prec
     if (open_model(&j, file, defines, precision)) {
         if (shape.stages > j.layers->n_layers)
             shape.stages = j.layers->n_layers;
+        if (j.g->whole_batch || j.g->global_batch % shape.micro_batches != 0)
+            shape.micro_batches = 1;
         j.what = describe(&j, &shape);
         if (make_plan(&j, &shape, state) && lower_all(&j)) {
             check_lines(&j);
@@ -402,25 +406,28 @@ static void run_pipeline(const char *file, const char *defines, const char *prec
 
 /* ---- the pipelines ---- */
 
-static const char GPT[] = "hidden=12 heads=3 vocab=11 seq=5 positions=7 batch=8";
+static const char GPT[] = "hidden=12 heads=3 vocab=11 seq=5 positions=7 batch=24";
 
 static void run_random(uint64_t *state)
 {
     struct mpp_arena *arena = mpp_arena_new();
-    static const int counts[] = {1, 2, 4, 8};
-    struct shape shape = {.stages = 2 + pick(state, 3), .micro_batches = counts[pick(state, 4)],
+    static const char *const edges[] = {"blocks", "labels", "names", "penalty", "rows", "skips", "tied", "tied"};
+    static const int counts[] = {1, 2, 3, 4, 6, 8};
+    struct shape shape = {.stages = 2 + pick(state, 3), .micro_batches = counts[pick(state, 6)],
                           .recompute = (enum mpp_recompute)pick(state, MPP_RECOMPUTE_COUNT),
                           .kind = pick(state, 3) ? MPP_SCHEDULE_1F1B : MPP_SCHEDULE_GPIPE};
     for (int i = 0; i < shape.stages; i++)
         shape.devices[i] = 1 + pick(state, 4);
-    int layers = 2 + pick(state, 5), model = pick(state, 6);
-    const char *drop = pick(state, 2) ? "pdrop=0.25" : "pdrop=0";
+    int layers = 2 + pick(state, 5), model = pick(state, 8);
+    const char *drop = pick(state, 2) ? "pdrop=0.25" : "pdrop=0", *precision = pick(state, 6) ? NULL : pick(state, 2) ? "fp16" : "bf16";
     if (model == 0)
-        run_pipeline("models/mlp.xml", "in=5 hidden=7 out=3 layers=4 batch=8", NULL, shape, state);
+        run_pipeline("models/mlp.xml", "in=5 hidden=7 out=3 layers=4 batch=24", NULL, shape, state);
     else if (model == 1)
         run_pipeline("models/bert.xml", mpp_arena_printf(arena, "%s layers=%d padding_mask=true %s", GPT, layers, drop), NULL, shape, state);
+    else if (model < 4)
+        run_pipeline(mpp_arena_printf(arena, "tests/data/models/%s.xml", edges[pick(state, 8)]), "", NULL, shape, state);
     else
-        run_pipeline("models/gpt.xml", mpp_arena_printf(arena, "%s layers=%d %s", GPT, layers, drop), NULL, shape, state);
+        run_pipeline("models/gpt.xml", mpp_arena_printf(arena, "%s layers=%d %s", GPT, layers, drop), precision, shape, state);
     mpp_arena_free(arena);
 }
 
