@@ -411,7 +411,7 @@ static const char GPT[] = "hidden=12 heads=3 vocab=11 seq=5 positions=7 batch=24
 static void run_random(uint64_t *state)
 {
     struct mpp_arena *arena = mpp_arena_new();
-    static const char *const edges[] = {"blocks", "labels", "names", "penalty", "rows", "skips", "tied", "tied"};
+    static const char *const edges[] = {"blocks", "labels", "names", "penalty", "rows", "skips", "tied", "bare"};
     static const int counts[] = {1, 2, 3, 4, 6, 8};
     struct shape shape = {.stages = 2 + pick(state, 3), .micro_batches = counts[pick(state, 6)],
                           .recompute = (enum mpp_recompute)pick(state, MPP_RECOMPUTE_COUNT),
@@ -431,12 +431,146 @@ static void run_random(uint64_t *state)
     mpp_arena_free(arena);
 }
 
+/* The second of three stages has no parameters. */
+static void run_bare(uint64_t *state)
+{
+    struct job j;
+    struct shape shape = {.stages = 3, .devices = {1, 2, 1}, .micro_batches = 3, .kind = MPP_SCHEDULE_1F1B};
+    if (open_model(&j, "tests/data/models/bare.xml", "", NULL) && check(j.layers->n_layers >= 4, "bare: %d layers", j.layers->n_layers)) {
+        int found = 0;
+        for (int tries = 0; tries < 30 && found == 0; tries++) {
+            if (!make_plan(&j, &shape, state) || !lower_all(&j))
+                break;
+            for (int i = 0; i < 3; i++)
+                found += j.plan.stages[i].graph->grad_norm < 0;
+        }
+        check(found > 0, "bare: every stage has parameters");
+        check_lines(&j);
+        run_both(&j, state);
+    }
+    close_job(&j);
+}
+
+/* ---- what the verifier refuses ---- */
+
+enum { N_MICRO = 4, N_STAGES = 3 };
+
+struct broken {
+    struct mpp_transfers transfers;
+    struct mpp_transfer_line line[2 * (N_STAGES - 1)]; /* forward 0, 1; then backward from 1, 2 */
+    struct mpp_schedule_event work[N_STAGES][2 * N_MICRO];
+    struct mpp_pipeline_list list[N_STAGES];
+    int64_t slots[N_STAGES];
+};
+
+static void healthy(struct broken *b, enum mpp_schedule_kind kind)
+{
+    struct mpp_schedule s = {kind, N_STAGES, 1, N_MICRO};
+    *b = (struct broken){.transfers = {.n = 2 * (N_STAGES - 1), .line = b->line}};
+    for (int i = 0; i < N_STAGES; i++) {
+        for (int k = 0; k < 2 * N_MICRO; k++)
+            b->work[i][k] = mpp_schedule_work(&s, i, k);
+        b->slots[i] = mpp_schedule_in_flight(&s, i);
+        b->list[i] = (struct mpp_pipeline_list){2 * N_MICRO, b->work[i], 1, &b->slots[i]};
+    }
+    for (int i = 0; i + 1 < N_STAGES; i++) {
+        b->line[i] = (struct mpp_transfer_line){.name = "value", .from = i, .to = i + 1, .phase = MPP_PHASE_FORWARD, .depth = 1};
+        b->line[N_STAGES - 1 + i] = (struct mpp_transfer_line){.name = "gradient", .from = i + 1, .to = i, .phase = MPP_PHASE_BACKWARD,
+                                                               .depth = 1};
+    }
+}
+
+/* The verifier says WORDS about B; NULL: nothing. */
+static void expect(const struct broken *b, const char *title, const char *words)
+{
+    struct mpp_arena *arena = mpp_arena_new();
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    struct mpp_diag *diag = mpp_diag_new(out);
+    enum mpp_status st = mpp_pipeline_run(arena, diag, N_STAGES, b->list, &b->transfers);
+    mpp_diag_free(diag);
+    fclose(out);
+    if (words)
+        check(st == MPP_INVALID && strstr(text, words) && strstr(text, "internal error"), "%s: it says '%s', not '%s'", title, text, words);
+    else
+        check(st == MPP_OK && size == 0, "%s: it says '%s'", title, text);
+    free(text);
+    mpp_arena_free(arena);
+}
+
+static void swap_work(struct mpp_schedule_event *work, int a, int b)
+{
+    struct mpp_schedule_event x = work[a];
+    work[a] = work[b];
+    work[b] = x;
+}
+
+static void test_verifier(void)
+{
+    struct broken b;
+    for (int kind = MPP_SCHEDULE_GPIPE; kind <= MPP_SCHEDULE_1F1B; kind++) {
+        healthy(&b, (enum mpp_schedule_kind)kind);
+        expect(&b, mpp_schedule_name((enum mpp_schedule_kind)kind), NULL);
+    }
+    healthy(&b, MPP_SCHEDULE_1F1B); /* stage 0 runs its first backward before its second forward, which stage 2 waits for not */
+    swap_work(b.work[0], 2, 3);
+    expect(&b, "a backward a turn earlier", NULL);
+    healthy(&b, MPP_SCHEDULE_1F1B); /* the last stage wants all forwards first: the first cannot be so far ahead */
+    for (int k = 0; k < N_MICRO; k++) {
+        b.work[2][k] = (struct mpp_schedule_event){.stage = 2, .micro_batch = k, .what = MPP_EVENT_FORWARD};
+        b.work[2][N_MICRO + k] = (struct mpp_schedule_event){.stage = 2, .micro_batch = k, .what = MPP_EVENT_BACKWARD};
+    }
+    b.slots[2] = N_MICRO;
+    expect(&b, "a stage that waits for all", "stage 1, in the backward of micro-batch 0, waits for stage 2 to send gradient; stage 2, in "
+           "the forward of micro-batch 2, waits for stage 1 to send value");
+    b.slots[2] = 1;
+    expect(&b, "places", "stage 2 has places for 1 micro-batches in flight, and 2 are");
+    healthy(&b, MPP_SCHEDULE_1F1B);
+    swap_work(b.work[1], 0, 1);
+    expect(&b, "forwards out of order", "stage 1 runs the forward of micro-batch 1 where that of 0 is due");
+    healthy(&b, MPP_SCHEDULE_1F1B);
+    swap_work(b.work[2], 0, 1);
+    expect(&b, "a backward first", "stage 2 runs the backward of micro-batch 0 before its forward");
+    healthy(&b, MPP_SCHEDULE_1F1B);
+    b.list[1].n -= 1;
+    expect(&b, "a backward left out", "stage 0, in the backward of micro-batch 3, waits for stage 1 to send gradient, which has come to its end");
+    healthy(&b, MPP_SCHEDULE_1F1B);
+    b.line[2].phase = MPP_PHASE_FORWARD; /* a gradient that forward waits for */
+    expect(&b, "a circle", "stage 0, in the forward of micro-batch 0, waits for stage 1 to send gradient; stage 1, in the forward of "
+           "micro-batch 0, waits for stage 0 to send value");
+    healthy(&b, MPP_SCHEDULE_1F1B);
+    b.list[2].n = 0;              /* it takes nothing: the ring of stage 1 stays full */
+    expect(&b, "a full ring", "waits for room to send stage 2 the next value, which has come to its end");
+}
+
+/* As many places as the two ends of a transfer are apart, and one. */
+static void test_depths(uint64_t *state)
+{
+    struct job j;
+    struct shape shape = {.stages = 4, .devices = {1, 1, 1, 1}, .micro_batches = 8, .kind = MPP_SCHEDULE_1F1B};
+    if (open_model(&j, "tests/data/models/skips.xml", "batch=24", NULL) && make_plan(&j, &shape, state) && lower_all(&j)) {
+        int far = 0;
+        for (int k = 0; k < j.transfers->n; k++) {
+            const struct mpp_transfer_line *l = &j.transfers->line[k];
+            int apart = abs(l->to - l->from);
+            far += apart > 1;
+            check(l->once ? l->depth == 1 : l->depth == apart + 1, "skips: %s from %d to %d has %d places", l->name, l->from, l->to, l->depth);
+        }
+        check(far > 0, "skips: nothing is sent further than to a neighbour");
+    }
+    close_job(&j);
+}
+
 int main(int argc, char **argv)
 {
     int n = argc > 1 ? atoi(argv[1]) : N_RANDOM;
     uint64_t state = 2026;
     for (int i = 0; i < n; i++)
         run_random(&state);
+    run_bare(&state);
+    test_verifier();
+    test_depths(&state);
     printf("%d passed, %d failed\n", passed, failed);
     return failed > 0 || passed == 0;
 }
