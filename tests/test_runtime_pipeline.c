@@ -681,9 +681,30 @@ static void test_profile(int number)
     expect(sent > 0 && waits > 0, "messages and waits");
 }
 
+/* What a plan expects stands beside what was measured: counts are told where they differ. */
+static void test_expected(void)
+{
+    static const struct mpp_forecast right[] = {{"all-reduce", 1, 3, 0.25}, {"receive", 0, 5, 0}};
+    static const struct mpp_forecast wrong[] = {{"all-gather", 1, 4, 0.25}, {"all-reduce", 1, 2, 0}};
+    const struct mpp_program *p = build(&plans[7]);
+    built.program.step_s = 0.5;
+    built.stage[0].forward_s = 0.125;
+    built.stage[0].n_forecasts = built.stage[1].n_forecasts = 2;
+    built.stage[0].forecasts = right;
+    built.stage[1].forecasts = wrong;
+    expect(RUN(p, "--data", "synthetic", "--profile", in_folder("expected", 0)) == 0 && said("out", "    step, with all waits   "),
+           "what a plan expects");
+    expect(said("out", "stage 0\n    forward, 12 micro-batches                          1500.000 ") &&
+               said("out", "    of these 3 x all-reduce over data 2                 250.000 ") && said("out", "    of these 5 x receive (seen: 13)  "),
+           "beside what was measured");
+    expect(said("out", "    of these 4 x all-gather over data 4 (seen: 24)") && said("out", "    of these 2 x all-reduce over data 4 (seen: 0) "),
+           "and that the numbers differ");
+}
+
 static void test_profiles(void)
 {
     struct stat st;
+    test_expected();
     test_profile(2);
     test_profile(4);
     test_profile(6);

@@ -77,10 +77,13 @@ void mpp_wait(struct mpp_rank *r)
         r->transport->ops->wait(r);
     for (int i = 0; i < local->n_deferred; i++) {
         const struct mpp_deferred *d = &local->deferred[i];
+        double sum_s = mpp_trace_begin(r);
         if (d->x != NULL)
             r->transport->ops->all_reduce(r, d->mask, d->x, d->count, false);
         else
             r->transport->ops->reduce_scatter(r, d->mask, &d->cut, d->src, d->dst);
+        mpp_trace_end(r, sum_s, d->x != NULL ? MPP_TRACE_ALL_REDUCE : MPP_TRACE_REDUCE_SCATTER, (int)d->mask, 0,
+                      4 * (d->x != NULL ? d->count : d->cut.extent * d->cut.inner));
     }
     if (local->n_begun > 0)
         mpp_trace_end(r, begun_s, MPP_TRACE_SUMS, 0, 0, 0);

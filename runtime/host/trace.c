@@ -32,15 +32,19 @@ void mpp_trace_step(struct mpp_rank *r, int64_t step)
         return;
     t->now = !t->now;
     t->part[t->now].step = step;
+    t->part[t->now].done = false;
     t->part[t->now].n = t->part[t->now].left_out = 0;
 }
 
-/* The last place is the step's own: it ends after all others. */
+/* The last place is the step's own. What comes between two steps is none of theirs. */
 void mpp_trace_add(struct mpp_rank *r, const struct mpp_trace_event *event)
 {
     struct mpp_trace_part *p = &r->trace->part[r->trace->now];
-    if (p->step > 0 && p->n < MPP_TRACE_EVENTS - (event->kind != MPP_TRACE_STEP))
+    if (p->step == 0 || p->done)
+        return;
+    if (p->n < MPP_TRACE_EVENTS - (event->kind != MPP_TRACE_STEP))
         p->events[p->n++] = *event;
-    else if (p->step > 0)
+    else
         p->left_out++;
+    p->done = event->kind == MPP_TRACE_STEP;
 }

@@ -7,6 +7,7 @@
 /* The events of a step. */
 struct mpp_trace_part {
     int64_t step; /* 0: none */
+    bool done;    /* the step has ended: its event is the last */
     int64_t n, left_out;
     struct mpp_trace_event *events; /* [MPP_TRACE_EVENTS] */
 };

@@ -419,9 +419,12 @@ static void mpi_transfer_send(struct mpp_rank *r, int transfer, const void *x)
     bool waits = mpp_mpi_transfers_busy(t->transfers, transfer);
     if (waits)
         wait_begins(r);
+    double begun_s = mpp_trace_begin(r);
     check(r, mpp_mpi_transfers_send(t->transfers, r, transfer, x), "a transfer");
-    if (waits)
+    if (waits) {
+        mpp_trace_end(r, begun_s, MPP_TRACE_WAIT, 0, 0, 0);
         wait_ends(r);
+    }
     r->pending++;
 }
 
