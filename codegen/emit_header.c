@@ -77,11 +77,14 @@ static void add_structs(struct mpp_emit *e, struct mpp_text *out)
 /* The functions that the runtime is given. */
 static void add_functions(struct mpp_emit *e, struct mpp_text *out)
 {
-    static const char *const names[] = {"forward", "backward", "step", "reduce_gradients", "update"};
+    static const char *const passes[] = {"forward", "backward"}, *const others[] = {"step", "reduce_gradients", "update"};
     if (e->prog->section[MPP_PHASE_PROLOGUE].n_items > 0)
         mpp_text_add(out, "void %s_prologue(struct mpp_rank *r);\n", e->name);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        mpp_text_add(out, "void %s_%s(struct mpp_rank *r);\n", e->name, names[i]);
+    for (int c = 0; c < mpp_emit_chunks(e); c++)
+        for (int i = 0; i < 2; i++)
+            mpp_text_add(out, "void %s(struct mpp_rank *r);\n", mpp_emit_pass_name(e, passes[i], c));
+    for (int i = 0; i < 3; i++)
+        mpp_text_add(out, "void %s_%s(struct mpp_rank *r);\n", e->name, others[i]);
 }
 
 const char *mpp_emit_stage_h(struct mpp_emit *e)

@@ -118,6 +118,12 @@ void mpp_emit_prepare(struct mpp_emit *e);
 const char *mpp_emit_kernel(struct mpp_emit *e, const char *base, const char *params, const char *body,
                             const char *about);
 
+/* ---- chunks: the parts of a stage that an interleaved schedule runs in turns; one, else ---- */
+int mpp_emit_chunks(const struct mpp_emit *e);
+int64_t mpp_emit_slots(const struct mpp_emit *e, int chunk);
+const struct mpp_section *mpp_emit_section(const struct mpp_emit *e, enum mpp_phase phase, int chunk);
+const char *mpp_emit_pass_name(struct mpp_emit *e, const char *pass, int chunk); /* "stage0_forward", "stage0_forward_1" */
+
 /* ---- emitters ---- */
 void mpp_emit_instr(struct mpp_emit *e, const struct mpp_instr *in);        /* emit_ops.c */
 void mpp_emit_einsum(struct mpp_emit *e, const struct mpp_instr *in);       /* emit_einsum.c */

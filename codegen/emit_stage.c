@@ -82,16 +82,19 @@ static void emit_run(struct mpp_emit *e, const struct mpp_instr *in, enum when *
     mpp_emit_instr(e, in);
 }
 
-static bool any_begins(const struct mpp_lprog *prog)
+static bool any_begins(const struct mpp_emit *e)
 {
-    const struct mpp_section *s = &prog->section[MPP_PHASE_BACKWARD];
+    const struct mpp_lprog *prog = e->prog;
     for (int b = 0; b < prog->n_bodies; b++)
         for (int i = 0; i < prog->bodies[b].n_instrs; i++)
             if (prog->bodies[b].instrs[i].begins)
                 return true;
-    for (int i = 0; i < s->n_items; i++)
-        if (!s->items[i].loop && s->items[i].instr.begins)
-            return true;
+    for (int c = 0; c < mpp_emit_chunks(e); c++) {
+        const struct mpp_section *s = mpp_emit_section(e, MPP_PHASE_BACKWARD, c);
+        for (int i = 0; i < s->n_items; i++)
+            if (!s->items[i].loop && s->items[i].instr.begins)
+                return true;
+    }
     return false;
 }
 
@@ -166,11 +169,17 @@ static void emit_bodies(struct mpp_emit *e, enum mpp_phase phase)
             emit_body(e, &e->prog->bodies[b]);
 }
 
-static void emit_section(struct mpp_emit *e, enum mpp_phase phase, bool gradient, const char *comment, const char *header)
+/* The passes of one direction: the layers' functions, then a function for each chunk. */
+static void emit_passes(struct mpp_emit *e, enum mpp_phase phase, const char *name)
 {
-    begin_function(e, -1);
-    emit_items(e, &e->prog->section[phase], gradient);
-    end_function(e, comment, header);
+    int n = mpp_emit_chunks(e);
+    emit_bodies(e, phase);
+    for (int c = 0; c < n; c++) {
+        begin_function(e, -1);
+        emit_items(e, mpp_emit_section(e, phase, c), false);
+        end_function(e, n > 1 ? mpp_arena_printf(e->arena, "Part %d of %d of this stage's layers.", c, n) : NULL,
+                     mpp_arena_printf(e->arena, "void %s(struct mpp_rank *r)", mpp_emit_pass_name(e, name, c)));
+    }
 }
 
 static const char *title(struct mpp_emit *e)
@@ -197,11 +206,21 @@ static const char *header(struct mpp_emit *e, const char *what)
     return mpp_arena_printf(e->arena, "void %s_%s(struct mpp_rank *r)", e->name, what);
 }
 
+static void emit_prologue(struct mpp_emit *e)
+{
+    emit_bodies(e, MPP_PHASE_PROLOGUE);
+    if (e->prog->section[MPP_PHASE_PROLOGUE].n_items == 0)
+        return;
+    begin_function(e, -1);
+    emit_items(e, &e->prog->section[MPP_PHASE_PROLOGUE], false);
+    end_function(e, "Before the first forward of a step, for each micro-batch.", header(e, "prologue"));
+}
+
 static void emit_update(struct mpp_emit *e)
 {
     emit_bodies(e, MPP_PHASE_UPDATE);
     begin_function(e, -1);
-    if (any_begins(e->prog))
+    if (any_begins(e))
         mpp_emit_line(e, "mpp_wait(r); /* for the sums that began in the backward pass */");
     emit_items(e, &e->prog->section[MPP_PHASE_UPDATE], true);
     end_function(e, "After the last backward of a step: gradients become final.", header(e, "reduce_gradients"));
@@ -221,13 +240,9 @@ void mpp_emit_stage(struct mpp_emit *e)
         e->plan->micro_batches == 1 ? "" : "es", (long long)e->g->batch, e->g->batch == 1 ? "" : "s",
         (long long)e->prog->arena_bytes));
     mpp_text_add(out, "#include <string.h>\n\n#include \"kernels.h\"\n#include \"%s.h\"\n", e->name);
-    emit_bodies(e, MPP_PHASE_PROLOGUE);
-    if (e->prog->section[MPP_PHASE_PROLOGUE].n_items > 0)
-        emit_section(e, MPP_PHASE_PROLOGUE, false, "Before the first forward of a step, for each micro-batch.", header(e, "prologue"));
-    emit_bodies(e, MPP_PHASE_FORWARD);
-    emit_section(e, MPP_PHASE_FORWARD, false, NULL, header(e, "forward"));
-    emit_bodies(e, MPP_PHASE_BACKWARD);
-    emit_section(e, MPP_PHASE_BACKWARD, false, NULL, header(e, "backward"));
+    emit_prologue(e);
+    emit_passes(e, MPP_PHASE_FORWARD, "forward");
+    emit_passes(e, MPP_PHASE_BACKWARD, "backward");
     mpp_emit_schedule(e);
     emit_update(e);
 }
