@@ -540,9 +540,9 @@ static int part_of_node(const struct mpp_stage_problem *p, int node, int repeat,
                                           : (x->groups[0] < first_backward ? AFTER : BEFORE);
 }
 
-/* The parts' costs under CHOICE of FOLD, whose run folds LAYERS iterations. */
+/* The parts' costs under CHOICE of FOLD, which stands for so many ITERATIONS. */
 static void split_costs(const struct mpp_stages *s, const struct mpp_fold *fold, const int32_t *choice, int repeat,
-                        int64_t layers, struct survey *out)
+                        double iterations, struct survey *out)
 {
     const struct mpp_stage_problem *p = fold->p;
     const struct mpp_graph *g = p->graph;
@@ -561,7 +561,7 @@ static void split_costs(const struct mpp_stages *s, const struct mpp_fold *fold,
         *(fold->value_once[i] ? &once[part] : &t[part]) += (double)mpp_fold_copies(fold, i, choice);
     }
     for (int k = 0; k < N_PARTS; k++) {
-        double n = k == ITERATION ? (double)(layers + s->folded - 2) : 1;
+        double n = k == ITERATION ? iterations : 1;
         out->t[k] = t[k] / n / (double)s->schedule.micro_batches;
         out->once[k] = once[k] / n;
     }
@@ -576,8 +576,12 @@ static const struct survey *look_at(struct mpp_stages *s, int range, int mesh)
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     struct mpp_fold fold;
     struct mpp_solver_info info;
+    double iterations = 0;
+    for (int l = 0; l < s->layering->n_layers; l++)
+        iterations += s->part[ITERATION][l];
     for (;;) {
         struct shape shape = represent(s, 0, s->layering->n_layers - 1);
+        int64_t folded = shape.run.layers;
         int config = find_config(s, find_span(s, shape, least_recompute(s)), range, mesh);
         if (!s->config[config].ok)
             break;
@@ -586,7 +590,7 @@ static const struct survey *look_at(struct mpp_stages *s, int range, int mesh)
             int32_t *choice = mpp_arena_array(scratch, fold.solver.n_nodes, int32_t);
             x->ok = solve_free(s, fold.solver, choice, &info) >= 0;
             if (x->ok)
-                split_costs(s, &fold, choice, shape.run.repeat, shape.run.layers, x);
+                split_costs(s, &fold, choice, shape.run.repeat, iterations + (double)(shape.run.layers - folded), x);
             break;
         }
         if (s->folded == SEVERAL)
