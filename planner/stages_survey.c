@@ -1,0 +1,144 @@
+/* stages_survey.c - what spans take at least, about: from one program of the whole model on each mesh. */
+#include "planner/stages_internal.h"
+
+/* ---- surveys ---- */
+
+/* Which part of the model a node of the survey's graph belongs to. */
+static int part_of_node(const struct mpp_stage_problem *p, int node, int repeat, int first_forward, int first_backward)
+{
+    const struct mpp_stage_node *x = &p->node[node];
+    const struct mpp_graph *g = p->graph;
+    if (x->kind != MPP_NODE_GROUPS)
+        return g->tensors[x->tensor].repeat == repeat ? MPP_STAGES_ITERATION : MPP_STAGES_AFTER;
+    const struct mpp_gop *op = &g->ops[g->groups[x->groups[0]].ops[0]];
+    if (op->repeat == repeat)
+        return MPP_STAGES_ITERATION;
+    if (op->phase == MPP_PHASE_UPDATE)
+        return MPP_STAGES_AFTER;
+    return op->phase <= MPP_PHASE_FORWARD ? (x->groups[0] < first_forward ? MPP_STAGES_BEFORE : MPP_STAGES_AFTER)
+                                          : (x->groups[0] < first_backward ? MPP_STAGES_AFTER : MPP_STAGES_BEFORE);
+}
+
+/* The parts' costs under CHOICE of FOLD, which stands for so many ITERATIONS. */
+static void split_costs(const struct mpp_stages *s, const struct mpp_fold *fold, const int32_t *choice, int repeat,
+                        double iterations, struct mpp_stages_survey *out)
+{
+    const struct mpp_stage_problem *p = fold->p;
+    const struct mpp_graph *g = p->graph;
+    int first_forward = g->n_groups, first_backward = g->n_groups;
+    for (int i = g->n_groups - 1; i >= 0; i--)
+        if (g->ops[g->groups[i].ops[0]].repeat == repeat)
+            *(g->groups[i].phase <= MPP_PHASE_FORWARD ? &first_forward : &first_backward) = i;
+    double t[MPP_STAGES_N_PARTS] = {0}, once[MPP_STAGES_N_PARTS] = {0};
+    for (int i = 0; i < fold->solver.n_nodes; i++) {
+        int part = part_of_node(p, fold->from[i], repeat, first_forward, first_backward);
+        *(fold->node_once[i] ? &once[part] : &t[part]) += (double)fold->solver.nodes[i].cost[choice[i]];
+    }
+    for (int i = 0; i < fold->solver.n_values; i++) {
+        const struct mpp_solver_value *v = &fold->solver.values[i];
+        int part = part_of_node(p, fold->from[v->consumers[0]], repeat, first_forward, first_backward);
+        *(fold->value_once[i] ? &once[part] : &t[part]) += (double)mpp_fold_copies(fold, i, choice);
+    }
+    for (int k = 0; k < MPP_STAGES_N_PARTS; k++) {
+        double n = k == MPP_STAGES_ITERATION ? iterations : 1;
+        out->t[k] = t[k] / n / (double)s->schedule.micro_batches;
+        out->once[k] = once[k] / n;
+    }
+}
+
+static const struct mpp_stages_survey *look_at(struct mpp_stages *s, int range, int mesh)
+{
+    struct mpp_stages_survey *x = &s->range[range].survey[mesh];
+    if (x->known)
+        return x;
+    x->known = true;
+    struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
+    struct mpp_fold fold;
+    struct mpp_solver_info info;
+    double iterations = 0;
+    for (int l = 0; l < s->layering->n_layers; l++)
+        iterations += s->part[MPP_STAGES_ITERATION][l];
+    for (;;) {
+        struct mpp_stages_shape shape = mpp_stages_represent(s, 0, s->layering->n_layers - 1);
+        int64_t folded = shape.run.layers;
+        int config = mpp_stages_find_config(s, mpp_stages_find_span(s, shape, mpp_stages_least_recompute(s)), range, mesh);
+        if (!s->config[config].ok)
+            break;
+        shape.run.layers = mpp_stages_typical_layers(s, &shape.run, range);
+        if (mpp_fold_make(scratch, s->config[config].problem, &shape.run, 1, &fold)) {
+            int32_t *choice = mpp_arena_array(scratch, fold.solver.n_nodes, int32_t);
+            x->ok = mpp_stages_solve_free(s, fold.solver, choice, &info) >= 0;
+            if (x->ok)
+                split_costs(s, &fold, choice, shape.run.repeat, iterations + (double)(shape.run.layers - folded), x);
+            break;
+        }
+        if (s->folded == MPP_STAGES_SEVERAL)
+            break;
+        s->folded = MPP_STAGES_SEVERAL; /* the ends of the run are not like its other layers */
+    }
+    mpp_arena_free(scratch);
+    return x;
+}
+/* ---- candidates ---- */
+
+enum mpp_recompute mpp_stages_least_recompute(const struct mpp_stages *s)
+{
+    return s->options->pins.recompute >= 0 ? (enum mpp_recompute)s->options->pins.recompute : MPP_RECOMPUTE_NONE;
+}
+
+/* Does the pinned micro-batch of a replica go with the data axis of C? */
+static bool batch_agrees(const struct mpp_stages *s, const struct mpp_candidate *c)
+{
+    int dp = c->data_axis >= 0 ? c->mesh.size[c->data_axis] : 1;
+    int64_t pinned = s->options->pins.micro_batch;
+    return pinned == 0 || s->schedule.micro_batches * pinned * dp == s->graph->global_batch;
+}
+static int64_t to_ps(double x)
+{
+    return x < 0 ? 0 : x > 9e18 ? INT64_MAX / 4 : (int64_t)x;
+}
+
+/* What Q takes with MESH if memory is no matter; false: it cannot be. */
+static bool estimate(struct mpp_stages *s, const struct mpp_stages_question *q, int mesh, struct mpp_stages_candidate *out)
+{
+    *out = (struct mpp_stages_candidate){.mesh = mesh};
+    if (!batch_agrees(s, &s->range[q->range].mesh[mesh]))
+        return false;
+    if (s->one_run) {
+        const struct mpp_stages_survey *x = look_at(s, q->range, mesh);
+        double t = 0, once = 0;
+        for (int k = 0; k < MPP_STAGES_N_PARTS; k++) {
+            t += q->part[k] * x->t[k];
+            once += q->part[k] * x->once[k];
+        }
+        out->t_ps = to_ps(t);
+        out->once_ps = to_ps(once);
+        if (!x->ok)
+            return false;
+    } else {
+        int config = mpp_stages_find_config(s, mpp_stages_find_span(s, q->shape, mpp_stages_least_recompute(s)), q->range, mesh);
+        const struct mpp_stages_freely *f = s->config[config].ok ? mpp_stages_solve_freely(s, config, &q->shape.run, q->range) : NULL;
+        if (!f || !f->ok)
+            return false;
+        out->t_ps = mpp_stages_at_layers(f->t_base, f->t_slope, q->shape.run.layers);
+        out->once_ps = mpp_stages_at_layers(f->once_base, f->once_slope, q->shape.run.layers);
+    }
+    out->objective = to_ps((double)out->t_ps * (double)s->schedule.micro_batches + (double)out->once_ps);
+    return true;
+}
+
+/* The meshes of Q by what they take at least. */
+int mpp_stages_list_candidates(struct mpp_stages *s, const struct mpp_stages_question *q, struct mpp_stages_candidate *out)
+{
+    int n = 0;
+    for (int m = 0; m < s->range[q->range].n_meshes && m < MPP_STAGES_MAX_MESHES; m++) {
+        struct mpp_stages_candidate c;
+        if (!estimate(s, q, m, &c))
+            continue;
+        int at = n++;
+        for (; at > 0 && out[at - 1].objective > c.objective; at--)
+            out[at] = out[at - 1];
+        out[at] = c;
+    }
+    return n;
+}
