@@ -384,7 +384,7 @@ int main(int argc, char **argv)
         argc -= 2;
         argv += 2;
     }
-    struct mpp_options options;
+    struct mpp_options options = {0};
     struct grid g = {.arena = arena, .diag = diag, .silent = mpp_diag_in(arena, NULL)};
     if (!ok) {
         fprintf(stderr, "error: --stages wants layers x devices, as in 8x2,16x4\n");
