@@ -35,7 +35,7 @@ static bool ask(struct mpp_stages *s, const struct mpp_pipeline_key *key, struct
     if (s->even && s->one_run && !about_its_share(s, q->part[MPP_STAGES_ITERATION], key->n_devices))
         return false;
     q->range = mpp_stages_find_range(s, key->n_devices, key->first_device);
-    return s->range[q->range].n_meshes > 0;
+    return mpp_stages_place_of(s, q->range)->n_meshes > 0;
 }
 
 static int bounds(struct mpp_stages *s, const struct mpp_stages_question *q, const struct mpp_pipeline_option **out)
@@ -182,7 +182,9 @@ struct mpp_stages *mpp_stages_new(struct mpp_arena *arena, struct mpp_diag *diag
     s->options = options;
     s->capacity = options->capacity_bytes > 0 ? options->capacity_bytes : mpp_device_usable_bytes(&cluster->device);
     s->spans = mpp_memo_new(arena);
+    s->places = mpp_memo_new(arena);
     s->ranges = mpp_memo_new(arena);
+    s->surveys = mpp_memo_new(arena);
     s->keys = mpp_memo_new(arena);
     s->folded = graph->unfused ? MPP_STAGES_ALL : MPP_STAGES_FEW; /* each kernel by itself: few choices, and ends that are not like the rest */
     mpp_stages_note_iterations(s);
@@ -205,8 +207,8 @@ void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, b
     if (s->round)
         mpp_arena_free(s->round);
     s->round = mpp_arena_scratch(s->arena);
-    for (int r = 0; r < s->n_ranges; r++)
-        memset(s->range[r].survey, 0, sizeof *s->range[r].survey * (size_t)s->range[r].n_meshes);
+    for (int i = 0; i < s->n_places; i++)
+        memset(s->place[i].book, 0, sizeof *s->place[i].book * (size_t)s->place[i].n_meshes);
     s->configs = mpp_memo_new(s->round);
     s->answers = mpp_memo_new(s->round);
     s->config = NULL;
@@ -239,7 +241,7 @@ enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipelin
     int id = mpp_stages_find_config(s, mpp_stages_find_span(s, q.shape, choice->recompute), choice->range, choice->mesh);
     struct mpp_fold fold;
     struct mpp_graph *g = NULL;
-    const struct mpp_candidate *mesh = &s->range[choice->range].mesh[choice->mesh];
+    const struct mpp_candidate *mesh = &mpp_stages_place_of(s, choice->range)->mesh[choice->mesh];
     struct mpp_pin_rules *rules;
     struct mpp_stage_problem *real;
     const char *reason;

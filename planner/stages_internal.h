@@ -40,9 +40,10 @@ struct mpp_stages_freely {
     int32_t *choice;
 };
 
-/* What the parts of a model cost on a range of devices with a mesh: of one solved program of all kinds of layers. */
+/* What the parts of a model cost at a place with a mesh, at a number of micro-batches: of one solved program of all kinds
+ * of layers. */
 struct mpp_stages_survey {
-    bool known, ok;
+    bool ok;
     double t[MPP_STAGES_N_PARTS], once[MPP_STAGES_N_PARTS];
 };
 
@@ -69,11 +70,17 @@ struct mpp_stages_answer {
     int n_nodes;
 };
 
-struct mpp_stages_range {         /* devices, as far as costs go */
-    int n, first;
+/* Devices, as far as what is done on them costs: their links are alike wherever they are. */
+struct mpp_stages_place {
+    int n;
     int n_meshes;
     struct mpp_candidate *mesh;
-    struct mpp_stages_survey *survey; /* [n_meshes] of the present round */
+    struct mpp_stage_book **book; /* [n_meshes] of the present round; NULL: none yet */
+};
+
+struct mpp_stages_range {         /* devices, as far as what they receive costs as well */
+    int n, first;
+    int place;
 };
 
 struct mpp_stages_choice {        /* what an option's id stands for */
@@ -99,14 +106,16 @@ struct mpp_stages {
     bool one_run;                 /* the model is one run with layers before and after it: surveys tell what spans cost */
     double *part[MPP_STAGES_N_PARTS]; /* [layers] what a layer holds of each */
     struct mpp_schedule schedule;
-    struct mpp_memo *spans, *ranges, *keys, *configs, *answers;
-    size_t cap_span, cap_range, cap_config, cap_answer, cap_choice;
+    struct mpp_memo *spans, *places, *ranges, *surveys, *keys, *configs, *answers;
+    size_t cap_span, cap_place, cap_range, cap_survey, cap_config, cap_answer, cap_choice;
     struct mpp_stages_span *span;
+    struct mpp_stages_place *place;
     struct mpp_stages_range *range;
+    struct mpp_stages_survey *survey;
     struct mpp_stages_config *config;
     struct mpp_stages_answer *answer;
     struct mpp_stages_choice *choice;
-    int n_choices, n_ranges;
+    int n_choices, n_places;
     struct mpp_pipeline_option reply[1];
     int64_t solved, within, least;
     int budget;                   /* programs within memory that may still be solved for the present schedule */
@@ -137,6 +146,11 @@ struct mpp_stages_shape mpp_stages_represent(const struct mpp_stages *s, int fir
 int mpp_stages_find_span(struct mpp_stages *s, struct mpp_stages_shape shape, enum mpp_recompute r);
 int mpp_stages_find_range(struct mpp_stages *s, int n, int first);
 int mpp_stages_find_config(struct mpp_stages *s, int span, int range, int mesh);
+/* The meshes of a range. */
+static inline const struct mpp_stages_place *mpp_stages_place_of(const struct mpp_stages *s, int range)
+{
+    return &s->place[s->range[range].place];
+}
 struct mpp_stage_site mpp_stages_site(const struct mpp_stages *s, int first_device);
 
 /* ---- stages_solve.c ---- */

@@ -123,23 +123,35 @@ int mpp_stages_find_span(struct mpp_stages *s, struct mpp_stages_shape shape, en
     return id;
 }
 
+static int find_place(struct mpp_stages *s, int n, int first, bool same)
+{
+    int key[2] = {n, same ? -1 : first};
+    bool is_new;
+    int id = mpp_memo_add(s->places, key, sizeof key, &is_new);
+    if (is_new) {
+        s->place = mpp_arena_grow(s->arena, s->place, &s->cap_place, (size_t)id + 1, sizeof *s->place);
+        struct mpp_stages_place *x = &s->place[id];
+        s->n_places++;
+        *x = (struct mpp_stages_place){.n = n};
+        x->n_meshes = mpp_pins_candidates(s->arena, n, same, &s->options->pins, &x->mesh);
+        x->book = mpp_arena_array(s->arena, x->n_meshes, struct mpp_stage_book *);
+    }
+    return id;
+}
+
 /* Ranges of a size differ in where their node ends, in whether there is a stage before and after them and, where links
  * do, in where they begin. */
 int mpp_stages_find_range(struct mpp_stages *s, int n, int first)
 {
     const struct mpp_cluster *c = s->cluster;
-    int per_node = c->any_per_node || c->n_nodes == 1 ? c->n_devices : c->devices_per_node, place = first % per_node;
-    bool within = place + n <= per_node, same = c->kind != MPP_LINK_MESH && within;
-    int key[6] = {n, same ? 0 : place, place == 0, (place + n) % per_node == 0, first == 0, first + n == c->n_devices};
+    int per_node = c->any_per_node || c->n_nodes == 1 ? c->n_devices : c->devices_per_node, begin = first % per_node;
+    bool within = begin + n <= per_node, same = c->kind != MPP_LINK_MESH && within;
+    int key[6] = {n, same ? 0 : begin, begin == 0, (begin + n) % per_node == 0, first == 0, first + n == c->n_devices};
     bool is_new;
     int id = mpp_memo_add(s->ranges, key, sizeof key, &is_new);
     if (is_new) {
         s->range = mpp_arena_grow(s->arena, s->range, &s->cap_range, (size_t)id + 1, sizeof *s->range);
-        struct mpp_stages_range *x = &s->range[id];
-        s->n_ranges++;
-        *x = (struct mpp_stages_range){.n = n, .first = first};
-        x->n_meshes = mpp_pins_candidates(s->arena, n, same, &s->options->pins, &x->mesh);
-        x->survey = mpp_arena_array(s->arena, x->n_meshes, struct mpp_stages_survey);
+        s->range[id] = (struct mpp_stages_range){n, first, find_place(s, n, begin, same)};
     }
     return id;
 }
@@ -165,7 +177,11 @@ int mpp_stages_find_config(struct mpp_stages *s, int span, int range, int mesh)
     if (!g)
         return id;
     mpp_graph_set_batch(g, g->global_batch / s->schedule.micro_batches);
-    x->ok = mpp_pins_resolve(s->round, g, &s->range[range].mesh[mesh], &s->options->pins, &rules, &reason)
-            && mpp_stage_problem_build(s->round, s->cluster, rules, mpp_stages_site(s, s->range[range].first), s->capacity, &x->problem, &reason);
+    struct mpp_stages_place *place = &s->place[s->range[range].place];
+    if (!place->book[mesh])
+        place->book[mesh] = mpp_stage_book_new(s->round);
+    x->ok = mpp_pins_resolve(s->round, g, &place->mesh[mesh], &s->options->pins, &rules, &reason)
+            && mpp_stage_problem_build_from(s->round, place->book[mesh], s->cluster, rules,
+                                            mpp_stages_site(s, s->range[range].first), s->capacity, &x->problem, &reason);
     return id;
 }

@@ -46,15 +46,11 @@ static void split_costs(const struct mpp_stages *s, const struct mpp_fold *fold,
     }
 }
 
-static const struct mpp_stages_survey *look_at(struct mpp_stages *s, int range, int mesh)
+/* The whole model on RANGE with MESH, into OUT. */
+static void survey(struct mpp_stages *s, int range, int mesh, struct mpp_stages_survey *out)
 {
-    struct mpp_stages_survey *x = &s->range[range].survey[mesh];
-    if (x->known)
-        return x;
-    x->known = true;
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     struct mpp_fold fold;
-    struct mpp_solver_info info;
     double iterations = 0;
     for (int l = 0; l < s->layering->n_layers; l++)
         iterations += s->part[MPP_STAGES_ITERATION][l];
@@ -64,21 +60,35 @@ static const struct mpp_stages_survey *look_at(struct mpp_stages *s, int range, 
         int config = mpp_stages_find_config(s, mpp_stages_find_span(s, shape, mpp_stages_least_recompute(s)), range, mesh);
         if (!s->config[config].ok)
             break;
+        const struct mpp_stages_freely *f = mpp_stages_solve_freely(s, config, &shape.run, range);
         shape.run.layers = mpp_stages_typical_layers(s, &shape.run, range);
-        if (mpp_fold_make(scratch, s->config[config].problem, &shape.run, 1, &fold)) {
-            int32_t *choice = mpp_arena_array(scratch, fold.solver.n_nodes, int32_t);
-            x->ok = mpp_stages_solve_free(s, fold.solver, choice, &info) >= 0;
-            if (x->ok)
-                split_costs(s, &fold, choice, shape.run.repeat, iterations + (double)(shape.run.layers - folded), x);
+        if (f->ok && mpp_fold_make(scratch, s->config[config].problem, &shape.run, 1, &fold)) {
+            out->ok = true;
+            split_costs(s, &fold, f->choice, shape.run.repeat, iterations + (double)(shape.run.layers - folded), out);
             break;
         }
-        if (s->folded == MPP_STAGES_SEVERAL)
+        if (!s->unlike || s->folded == MPP_STAGES_SEVERAL)
             break;
         s->folded = MPP_STAGES_SEVERAL; /* the ends of the run are not like its other layers */
+        s->unlike = false;
     }
     mpp_arena_free(scratch);
-    return x;
 }
+
+static const struct mpp_stages_survey *look_at(struct mpp_stages *s, int range, int mesh)
+{
+    int64_t key[3] = {s->schedule.micro_batches, s->range[range].place, mesh};
+    bool is_new;
+    int id = mpp_memo_add(s->surveys, key, sizeof key, &is_new);
+    if (is_new) {
+        struct mpp_stages_survey x = {0};
+        survey(s, range, mesh, &x);
+        s->survey = mpp_arena_grow(s->arena, s->survey, &s->cap_survey, (size_t)id + 1, sizeof *s->survey);
+        s->survey[id] = x;
+    }
+    return &s->survey[id];
+}
+
 /* ---- candidates ---- */
 
 enum mpp_recompute mpp_stages_least_recompute(const struct mpp_stages *s)
@@ -93,6 +103,7 @@ static bool batch_agrees(const struct mpp_stages *s, const struct mpp_candidate 
     int64_t pinned = s->options->pins.micro_batch;
     return pinned == 0 || s->schedule.micro_batches * pinned * dp == s->graph->global_batch;
 }
+
 static int64_t to_ps(double x)
 {
     return x < 0 ? 0 : x > 9e18 ? INT64_MAX / 4 : (int64_t)x;
@@ -102,7 +113,7 @@ static int64_t to_ps(double x)
 static bool estimate(struct mpp_stages *s, const struct mpp_stages_question *q, int mesh, struct mpp_stages_candidate *out)
 {
     *out = (struct mpp_stages_candidate){.mesh = mesh};
-    if (!batch_agrees(s, &s->range[q->range].mesh[mesh]))
+    if (!batch_agrees(s, &mpp_stages_place_of(s, q->range)->mesh[mesh]))
         return false;
     if (s->one_run) {
         const struct mpp_stages_survey *x = look_at(s, q->range, mesh);
@@ -131,7 +142,8 @@ static bool estimate(struct mpp_stages *s, const struct mpp_stages_question *q, 
 int mpp_stages_list_candidates(struct mpp_stages *s, const struct mpp_stages_question *q, struct mpp_stages_candidate *out)
 {
     int n = 0;
-    for (int m = 0; m < s->range[q->range].n_meshes && m < MPP_STAGES_MAX_MESHES; m++) {
+    int n_meshes = mpp_stages_place_of(s, q->range)->n_meshes;
+    for (int m = 0; m < n_meshes && m < MPP_STAGES_MAX_MESHES; m++) {
         struct mpp_stages_candidate c;
         if (!estimate(s, q, m, &c))
             continue;
