@@ -18,7 +18,7 @@
 static const double SLACK = 0.97;
 enum { MOST_PROGRAMS = 1000, WITHIN_COUNTS = 6 }; /* integer programs solved (within memory: as so many); then the best so far is taken */
 enum { EARLY_PASSES = 3, EARLY_BUDGET = 6, LATE_BUDGET = 40 }; /* programs within memory of one round */
-enum { SMALL_DEVICES = 16, MAX_ROUNDS = 1024, MAX_LAYERS = 1024, MAX_CHUNKS = 8, MAX_SIZES = 1024 };
+enum { SMALL_DEVICES = 16, MAX_ROUNDS = 16384, MAX_LAYERS = 1024, MAX_SIZES = 1024 };
 
 struct round {
     struct mpp_schedule schedule;
@@ -115,7 +115,7 @@ static void add_rounds_of(struct twolevel *w, int64_t k)
             add_round(w, MPP_SCHEDULE_GPIPE, 1, k, s, work);
         if (p->interleave <= 1 && (p->schedule < 0 || p->schedule == MPP_SCHEDULE_1F1B))
             add_round(w, MPP_SCHEDULE_1F1B, 1, k, s, work);
-        for (int v = 2; v <= MAX_CHUNKS && p->interleave != 1 && s > 1; v++)
+        for (int v = 2; v * s <= w->merged.layering->n_layers && p->interleave != 1 && s > 1; v++)
             if ((p->schedule < 0 || p->schedule == MPP_SCHEDULE_INTERLEAVED) && (p->interleave == 0 || p->interleave == v)
                 && w->merged.layering->n_layers % (s * v) == 0)
                 add_round(w, MPP_SCHEDULE_INTERLEAVED, v, k, s, work);
