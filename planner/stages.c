@@ -45,31 +45,12 @@ static int bounds(struct mpp_stages *s, const struct mpp_stages_question *q, con
     return n == 0 ? 0 : reply(s, list[0].t_ps, list[0].once_ps, -1, out);
 }
 
-/* The answer for CONFIG: remembered, if it is good for UPPER. */
-static struct mpp_stages_answer answer_for(struct mpp_stages *s, const struct mpp_stages_question *q, int config, bool freely, int64_t upper)
-{
-    int64_t key[4] = {config, q->shape.run.layers, q->in_flight, freely};
-    bool is_new;
-    int id = mpp_memo_add(s->answers, key, sizeof key, &is_new);
-    s->answer = mpp_arena_grow(s->round, s->answer, &s->cap_answer, (size_t)id + 1, sizeof *s->answer);
-    if (!is_new && (freely || s->answer[id].fits || s->answer[id].bound >= upper))
-        return s->answer[id];
-    struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
-    struct mpp_fold fold;
-    const int32_t *choice;
-    struct mpp_stages_answer x;
-    mpp_stages_solve_config(s, &s->config[config], &q->shape.run, q->in_flight, freely, upper, scratch, &fold, &choice, &x);
-    x.bound = x.fits ? x.objective : s->gave_up ? 0 : upper;
-    mpp_arena_free(scratch);
-    s->answer[id] = x;
-    return x;
-}
-
-/* A config whose free optimum does not fit. */
+/* A case whose free optimum does not fit. */
 struct tight {
-    int config, mesh;
+    struct mpp_stages_case x;
+    int mesh;
     enum mpp_recompute recompute;
-    int64_t objective;            /* of the free optimum */
+    bool done;
 };
 
 /* The best plan of a question so far. */
@@ -81,60 +62,76 @@ struct found {
     struct tight tight[MPP_STAGES_MAX_MESHES * MPP_RECOMPUTE_COUNT];
 };
 
-static void keep(struct found *f, const struct mpp_stages_question *q, int mesh, enum mpp_recompute r, struct mpp_stages_answer x)
+static void keep(const struct mpp_stages *s, struct found *f, const struct mpp_stages_question *q, int mesh, enum mpp_recompute r,
+                 const struct mpp_stages_case *x, const int32_t *choice)
 {
-    if (!x.fits || x.objective >= f->answer.objective)
+    if (!choice)
+        return;
+    struct mpp_stages_answer a = mpp_stages_answer_of(s, x, choice);
+    if (a.objective >= f->answer.objective)
         return;
     f->any = true;
-    f->answer = x;
-    f->choice = (struct mpp_stages_choice){q->range, mesh, r, q->shape, NULL, x.objective};
+    f->answer = a;
+    f->choice = (struct mpp_stages_choice){q->range, mesh, r, q->shape, NULL, a.objective};
 }
 
 /* The free optimum of Q on MESH with as little recomputation as it fits with. */
-static void try_mesh(struct mpp_stages *s, const struct mpp_stages_question *q, int mesh, struct found *f)
+static void try_mesh(struct mpp_stages *s, const struct mpp_stages_question *q, int mesh, struct mpp_arena *scratch, struct found *f)
 {
     int pinned = s->options->pins.recompute;
     for (int r = pinned >= 0 ? pinned : MPP_RECOMPUTE_NONE; r <= (pinned >= 0 ? pinned : MPP_RECOMPUTE_FULL); r++) {
         if (r == MPP_RECOMPUTE_SELECTIVE && pinned < 0 && !s->graph->unfused)
             continue;             /* a fused attention keeps no scores: there is next to nothing to save */
-        int config = mpp_stages_find_config(s, mpp_stages_find_span(s, q->shape, (enum mpp_recompute)r), q->range, mesh);
-        if (!s->config[config].ok || !mpp_stages_solve_freely(s, config, &q->shape.run, q->range)->ok)
+        struct mpp_stages_config *config = mpp_stages_find_config(s, mpp_stages_find_span(s, q->shape, (enum mpp_recompute)r), q->range, mesh);
+        if (!config->ok)
             continue;
-        struct mpp_stages_answer x = answer_for(s, q, config, true, INT64_MAX);
-        keep(f, q, mesh, (enum mpp_recompute)r, x);
-        if (x.fits)
+        struct mpp_stages_case x = {.config = config, .layers = q->shape.run.layers, .in_flight = q->in_flight};
+        mpp_stages_look(s, &x, &q->shape.run, q->range, scratch);
+        if (!x.ok)
+            continue;
+        if (x.free_fits)
+            keep(s, f, q, mesh, (enum mpp_recompute)r, &x, x.config->freely.choice);
+        if (x.free_fits || x.least >= f->answer.objective)
             return;
-        if (x.objective >= f->answer.objective)
+        int64_t objective;
+        keep(s, f, q, mesh, (enum mpp_recompute)r, &x, mpp_stages_from_pool(s, &x, &objective));
+        f->tight[f->n_tight++] = (struct tight){x, mesh, (enum mpp_recompute)r, false};
+    }
+}
+
+/* What is cheapest if memory is no matter comes first. */
+static void try_tight(struct mpp_stages *s, const struct mpp_stages_question *q, struct found *f)
+{
+    for (;;) {
+        struct tight *t = NULL;
+        for (int i = 0; i < f->n_tight; i++)
+            if (!f->tight[i].done && (!t || f->tight[i].x.least < t->x.least))
+                t = &f->tight[i];
+        if (!t || t->x.least >= f->answer.objective)
             return;
-        f->tight[f->n_tight++] = (struct tight){config, mesh, (enum mpp_recompute)r, x.objective};
+        keep(s, f, q, t->mesh, t->recompute, &t->x, mpp_stages_solve_tight(s, &t->x, f->answer.objective));
+        t->done = true;
     }
 }
 
 static int exactly(struct mpp_stages *s, const struct mpp_stages_question *q, const struct mpp_pipeline_option **out)
 {
     struct mpp_stages_candidate list[MPP_STAGES_MAX_MESHES];
-    struct found *f = mpp_arena_array(s->round, 1, struct found);
+    struct mpp_arena *scratch = mpp_arena_scratch(s->round);
+    struct found *f = mpp_arena_array(scratch, 1, struct found);
     int n = mpp_stages_list_candidates(s, q, list);
     f->answer.objective = s->upper;
     for (int i = 0; i < n && list[i].objective < f->answer.objective; i++)
-        try_mesh(s, q, list[i].mesh, f);
-    for (int done = 0; done < f->n_tight; done++) {
-        int next = -1;
-        for (int i = 0; i < f->n_tight; i++)
-            if (f->tight[i].config >= 0 && (next < 0 || f->tight[i].objective < f->tight[next].objective))
-                next = i;
-        struct tight *t = &f->tight[next];
-        if (t->objective >= f->answer.objective)
-            break;
-        keep(f, q, t->mesh, t->recompute, answer_for(s, q, t->config, false, f->answer.objective));
-        t->config = -1;
+        try_mesh(s, q, list[i].mesh, scratch, f);
+    try_tight(s, q, f);
+    if (f->any) {
+        s->choice = mpp_arena_grow(s->arena, s->choice, &s->cap_choice, (size_t)s->n_choices + 1, sizeof *s->choice);
+        f->choice.folded = mpp_arena_memdup(s->arena, f->answer.choice, sizeof(int32_t) * (size_t)f->answer.n_nodes);
+        s->choice[s->n_choices] = f->choice;
     }
-    if (!f->any)
-        return 0;
-    s->choice = mpp_arena_grow(s->arena, s->choice, &s->cap_choice, (size_t)s->n_choices + 1, sizeof *s->choice);
-    f->choice.folded = mpp_arena_memdup(s->arena, f->answer.choice, sizeof(int32_t) * (size_t)f->answer.n_nodes);
-    s->choice[s->n_choices] = f->choice;
-    return reply(s, f->answer.t_ps, f->answer.once_ps, s->n_choices++, out);
+    int answers = f->any ? reply(s, f->answer.t_ps, f->answer.once_ps, s->n_choices++, out) : 0;
+    mpp_arena_free(scratch);
+    return answers;
 }
 
 int mpp_stages_options(void *context, const struct mpp_pipeline_key *key, bool exact,
@@ -210,10 +207,8 @@ void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, b
     for (int i = 0; i < s->n_places; i++)
         memset(s->place[i].book, 0, sizeof *s->place[i].book * (size_t)s->place[i].n_meshes);
     s->configs = mpp_memo_new(s->round);
-    s->answers = mpp_memo_new(s->round);
     s->config = NULL;
-    s->answer = NULL;
-    s->cap_config = s->cap_answer = 0;
+    s->cap_config = 0;
 }
 
 /* REAL, the program of a whole span whose layers are not those of the few that stood for them (values that many layers
@@ -238,7 +233,7 @@ enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipelin
     assert(ok);
     q.shape = choice->shape;
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
-    int id = mpp_stages_find_config(s, mpp_stages_find_span(s, q.shape, choice->recompute), choice->range, choice->mesh);
+    struct mpp_stages_config *id = mpp_stages_find_config(s, mpp_stages_find_span(s, q.shape, choice->recompute), choice->range, choice->mesh);
     struct mpp_fold fold;
     struct mpp_graph *g = NULL;
     const struct mpp_candidate *mesh = &mpp_stages_place_of(s, choice->range)->mesh[choice->mesh];
@@ -246,7 +241,7 @@ enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipelin
     struct mpp_stage_problem *real;
     const char *reason;
     enum mpp_status st = MPP_LIMIT;
-    if (!s->config[id].ok || !mpp_fold_make(scratch, s->config[id].problem, &q.shape.run, q.in_flight, &fold))
+    if (!id->ok || !mpp_fold_make(scratch, id->problem, &q.shape.run, q.in_flight, &fold))
         goto done;
     MPP_TRY_GOTO(st, done, mpp_span_extract(s->arena, s->diag, s->graph, s->layering, stage->key.first_layer,
                                             stage->key.last_layer, choice->recompute, &g));

@@ -22,11 +22,15 @@ struct mpp_stages *mpp_stages_new(struct mpp_arena *arena, struct mpp_diag *diag
                                   const struct mpp_layering *layering, const struct mpp_cluster *cluster,
                                   const struct mpp_plan_options *options);
 
-/* The schedule of the questions that follow (its number of stages does not matter), whether all stages have equally many
+/* The schedule of the questions that follow, whether all stages have equally many
  * devices, that plans of UPPER_PS and more are of no interest, and how many programs may be solved within memory (then
  * configs that would need more have no options: mpp_stages_gave_up). Forgets programs of another micro-batch. */
 void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, bool even, int64_t upper_ps, int budget);
 bool mpp_stages_gave_up(const struct mpp_stages *s);
+
+/* No plan of the present schedule takes less, as far as surveys tell, with stages of these numbers of devices. From here on
+ * no stage may take more than leaves room for the others below the upper bound. */
+int64_t mpp_stages_bound(struct mpp_stages *s, int n_sizes, const int *sizes);
 
 /* As struct mpp_pipeline_problem wants it; CONTEXT is a struct mpp_stages. */
 int mpp_stages_options(void *context, const struct mpp_pipeline_key *key, bool exact,

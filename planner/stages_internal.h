@@ -16,7 +16,7 @@
 /* Layers of a run that stand for any number: its first and last, if they are like the others, else two between them, too. */
 enum { MPP_STAGES_FEW = 2, MPP_STAGES_SEVERAL = 4, MPP_STAGES_ALL = INT_MAX };
 enum { MPP_STAGES_BEFORE, MPP_STAGES_ITERATION, MPP_STAGES_AFTER, MPP_STAGES_N_PARTS }; /* of a model with one run of layers */
-enum { MPP_STAGES_MAX_MESHES = 64, MPP_STAGES_POOL = 8 };
+enum { MPP_STAGES_MAX_MESHES = 64, MPP_STAGES_POOL = 8, MPP_STAGES_PROVEN = 16 };
 
 /* Layers that stand for a span of any length. */
 struct mpp_stages_shape {
@@ -49,24 +49,21 @@ struct mpp_stages_survey {
 
 /* A span on a range of devices with a mesh at the present micro-batch. */
 struct mpp_stages_config {
-    int span, mesh;
     bool ok;                      /* false: the pins rule it out */
     struct mpp_stage_problem *problem;
     struct mpp_stages_freely freely;
     int n_pool;                   /* choices found within memory: some number of layers and micro-batches */
     int32_t *pool[MPP_STAGES_POOL];
-    int n_none;                   /* where there is nothing below a cost: */
+    int n_proven;                 /* with so many layers and at least so many micro-batches in flight all cost at least: */
     struct {
-        int64_t layers, in_flight, below;
-    } none[MPP_STAGES_POOL];
+        int64_t layers, in_flight, least;
+    } proven[MPP_STAGES_PROVEN];
 };
 
-/* An answer about a config within memory, with so many layers and micro-batches in flight. */
+/* A choice for a config, with so many layers and micro-batches in flight. */
 struct mpp_stages_answer {
-    bool fits;
     int64_t objective, t_ps, once_ps;
-    int64_t bound;                /* nothing that fits costs less */
-    const int32_t *choice;        /* [n_nodes] of the fold, of the present round; NULL: none */
+    const int32_t *choice;        /* [n_nodes] of the fold, of the present round */
     int n_nodes;
 };
 
@@ -106,14 +103,13 @@ struct mpp_stages {
     bool one_run;                 /* the model is one run with layers before and after it: surveys tell what spans cost */
     double *part[MPP_STAGES_N_PARTS]; /* [layers] what a layer holds of each */
     struct mpp_schedule schedule;
-    struct mpp_memo *spans, *places, *ranges, *surveys, *keys, *configs, *answers;
-    size_t cap_span, cap_place, cap_range, cap_survey, cap_config, cap_answer, cap_choice;
+    struct mpp_memo *spans, *places, *ranges, *surveys, *keys, *configs;
+    size_t cap_span, cap_place, cap_range, cap_survey, cap_config, cap_choice;
     struct mpp_stages_span *span;
     struct mpp_stages_place *place;
     struct mpp_stages_range *range;
     struct mpp_stages_survey *survey;
-    struct mpp_stages_config *config;
-    struct mpp_stages_answer *answer;
+    struct mpp_stages_config **config;
     struct mpp_stages_choice *choice;
     int n_choices, n_places;
     struct mpp_pipeline_option reply[1];
@@ -142,10 +138,10 @@ void mpp_stages_note_iterations(struct mpp_stages *s);
 void mpp_stages_note_parts(struct mpp_stages *s);
 /* The layers FIRST..LAST as few of them that stand for all. */
 struct mpp_stages_shape mpp_stages_represent(const struct mpp_stages *s, int first, int last);
-/* The numbers of a span, of N devices from FIRST on, and of a span on a range with a mesh at the present micro-batch. */
+/* The numbers of a span and of N devices from FIRST on; and a span on a range with a mesh at the present micro-batch. */
 int mpp_stages_find_span(struct mpp_stages *s, struct mpp_stages_shape shape, enum mpp_recompute r);
 int mpp_stages_find_range(struct mpp_stages *s, int n, int first);
-int mpp_stages_find_config(struct mpp_stages *s, int span, int range, int mesh);
+struct mpp_stages_config *mpp_stages_find_config(struct mpp_stages *s, int span, int range, int mesh);
 /* The meshes of a range. */
 static inline const struct mpp_stages_place *mpp_stages_place_of(const struct mpp_stages *s, int range)
 {
@@ -164,14 +160,27 @@ bool mpp_stages_solve_within(struct mpp_stages *s, const struct mpp_solver_probl
 /* The number of folded layers at which a config is looked at: the share of its devices. */
 int64_t mpp_stages_typical_layers(const struct mpp_stages *s, const struct mpp_fold_run *run, int range);
 /* CONFIG's free optimum. */
-const struct mpp_stages_freely *mpp_stages_solve_freely(struct mpp_stages *s, int config, const struct mpp_fold_run *run,
-                                                        int range);
+const struct mpp_stages_freely *mpp_stages_solve_freely(struct mpp_stages *s, struct mpp_stages_config *c,
+                                                        const struct mpp_fold_run *run, int range);
 int64_t mpp_stages_at_layers(double base, double slope, int64_t layers);
-/* CONFIG with RUN's layers and IN_FLIGHT micro-batches alive, into OUT (with the fold, in ARENA, and its choice). FREELY:
- * only the free optimum is tried; else what costs less than UPPER is sought. */
-void mpp_stages_solve_config(struct mpp_stages *s, struct mpp_stages_config *c, const struct mpp_fold_run *run,
-                             int64_t in_flight, bool freely, int64_t upper, struct mpp_arena *arena, struct mpp_fold *fold,
-                             const int32_t **out_choice, struct mpp_stages_answer *out);
+/* CONFIG with RUN's layers and IN_FLIGHT micro-batches alive. */
+struct mpp_stages_case {
+    struct mpp_stages_config *config;
+    int64_t layers, in_flight;
+    struct mpp_fold fold;
+    bool ok, free_fits;           /* there is some choice; its free optimum fits */
+    int64_t least;                /* no choice that fits costs less */
+};
+
+/* X, which is zero but for its first three fields: the fold in ARENA, whether anything may fit, the free optimum. */
+void mpp_stages_look(struct mpp_stages *s, struct mpp_stages_case *x, const struct mpp_fold_run *run, int range,
+                     struct mpp_arena *arena);
+/* The best choice for X among those that were found for other cases of its config; NULL: none fits. */
+const int32_t *mpp_stages_from_pool(const struct mpp_stages *s, const struct mpp_stages_case *x, int64_t *out_objective);
+/* A choice for X below UPPER within memory: from the pool if that is good enough, else solved; NULL: none. */
+const int32_t *mpp_stages_solve_tight(struct mpp_stages *s, struct mpp_stages_case *x, int64_t upper);
+/* CHOICE of X as an answer. */
+struct mpp_stages_answer mpp_stages_answer_of(const struct mpp_stages *s, const struct mpp_stages_case *x, const int32_t *choice);
 
 /* ---- stages_survey.c ---- */
 

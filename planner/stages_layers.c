@@ -161,21 +161,20 @@ struct mpp_stage_site mpp_stages_site(const struct mpp_stages *s, int first_devi
     return (struct mpp_stage_site){first_device, s->schedule.chunks};
 }
 
-int mpp_stages_find_config(struct mpp_stages *s, int span, int range, int mesh)
+struct mpp_stages_config *mpp_stages_find_config(struct mpp_stages *s, int span, int range, int mesh)
 {
     int key[3] = {span, range, mesh};
     bool is_new;
     int id = mpp_memo_add(s->configs, key, sizeof key, &is_new);
     if (!is_new)
-        return id;
+        return s->config[id];
     s->config = mpp_arena_grow(s->round, s->config, &s->cap_config, (size_t)id + 1, sizeof *s->config);
-    struct mpp_stages_config *x = &s->config[id];
-    *x = (struct mpp_stages_config){.span = span, .mesh = mesh};
+    struct mpp_stages_config *x = s->config[id] = mpp_arena_array(s->round, 1, struct mpp_stages_config);
     struct mpp_graph *g = s->span[span].graph;
     struct mpp_pin_rules *rules;
     const char *reason;
     if (!g)
-        return id;
+        return x;
     mpp_graph_set_batch(g, g->global_batch / s->schedule.micro_batches);
     struct mpp_stages_place *place = &s->place[s->range[range].place];
     if (!place->book[mesh])
@@ -183,5 +182,5 @@ int mpp_stages_find_config(struct mpp_stages *s, int span, int range, int mesh)
     x->ok = mpp_pins_resolve(s->round, g, &place->mesh[mesh], &s->options->pins, &rules, &reason)
             && mpp_stage_problem_build_from(s->round, place->book[mesh], s->cluster, rules,
                                             mpp_stages_site(s, s->range[range].first), s->capacity, &x->problem, &reason);
-    return id;
+    return x;
 }

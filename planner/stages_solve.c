@@ -77,9 +77,9 @@ int64_t mpp_stages_typical_layers(const struct mpp_stages *s, const struct mpp_f
     return run->layers == 0 ? 0 : share < 2 ? 2 : share;
 }
 
-const struct mpp_stages_freely *mpp_stages_solve_freely(struct mpp_stages *s, int config, const struct mpp_fold_run *run, int range)
+const struct mpp_stages_freely *mpp_stages_solve_freely(struct mpp_stages *s, struct mpp_stages_config *c,
+                                                        const struct mpp_fold_run *run, int range)
 {
-    struct mpp_stages_config *c = &s->config[config];
     struct mpp_stages_freely *f = &c->freely;
     if (f->known)
         return f;
@@ -118,79 +118,92 @@ int64_t mpp_stages_at_layers(double base, double slope, int64_t layers)
     return x < 0 ? 0 : (int64_t)x;
 }
 
-/* CHOICE at the layers and micro-batches in flight of FOLD. */
-static bool fits(const struct mpp_stages *s, const struct mpp_fold *fold, const int32_t *choice, int64_t *out_objective)
+/* What is known of X: more in flight take more memory. */
+static int64_t proven(const struct mpp_stages_case *x)
+{
+    int64_t least = 0;
+    for (int i = 0; i < x->config->n_proven; i++)
+        if (x->config->proven[i].layers == x->layers && x->config->proven[i].in_flight <= x->in_flight
+            && x->config->proven[i].least > least)
+            least = x->config->proven[i].least;
+    return least;
+}
+
+static void prove(struct mpp_stages_case *x, int64_t least)
+{
+    struct mpp_stages_config *c = x->config;
+    int at = c->n_proven < MPP_STAGES_PROVEN ? c->n_proven++ : MPP_STAGES_PROVEN - 1;
+    c->proven[at].layers = x->layers;
+    c->proven[at].in_flight = x->in_flight;
+    c->proven[at].least = least;
+}
+
+static bool fits(const struct mpp_stages *s, const struct mpp_stages_case *x, const int32_t *choice, int64_t *out_objective)
 {
     int64_t peak;
     int32_t when;
-    *out_objective = mpp_solver_evaluate(&fold->solver, choice, &peak, &when);
+    *out_objective = mpp_solver_evaluate(&x->fold.solver, choice, &peak, &when);
     return peak <= s->capacity;
 }
 
-/* The best choice for FOLD among those that were found for other layers and micro-batches in flight; NULL: none fits. */
-static const int32_t *from_pool(const struct mpp_stages *s, const struct mpp_stages_config *c, const struct mpp_fold *fold,
-                                int64_t *out_objective)
+void mpp_stages_look(struct mpp_stages *s, struct mpp_stages_case *x, const struct mpp_fold_run *run, int range,
+                     struct mpp_arena *arena)
+{
+    if (!mpp_fold_make(arena, x->config->problem, run, x->in_flight, &x->fold)) {
+        s->unlike = true;
+        return;
+    }
+    int64_t peak = least_peak(arena, &x->fold);
+    if (peak > s->capacity) {
+        s->least = s->least == 0 || peak < s->least ? peak : s->least;
+        return;
+    }
+    const struct mpp_stages_freely *f = mpp_stages_solve_freely(s, x->config, run, range);
+    if (!f->ok)
+        return;
+    x->ok = true;
+    x->free_fits = fits(s, x, f->choice, &x->least);
+    int64_t known = x->free_fits ? 0 : proven(x);
+    x->least = known > x->least ? known : x->least;
+}
+
+const int32_t *mpp_stages_from_pool(const struct mpp_stages *s, const struct mpp_stages_case *x, int64_t *out_objective)
 {
     const int32_t *best = NULL;
-    for (int i = 0; i < c->n_pool; i++) {
+    for (int i = 0; i < x->config->n_pool; i++) {
         int64_t objective;
-        if (fits(s, fold, c->pool[i], &objective) && (!best || objective < *out_objective)) {
-            best = c->pool[i];
+        if (fits(s, x, x->config->pool[i], &objective) && (!best || objective < *out_objective)) {
+            best = x->config->pool[i];
             *out_objective = objective;
         }
     }
     return best;
 }
 
-/* Within memory, below UPPER: from the pool if that is good enough, else solved. LEAST: no choice takes less. */
-static const int32_t *solve_tight(struct mpp_stages *s, struct mpp_stages_config *c, const struct mpp_fold *fold, int64_t layers,
-                                  int64_t in_flight, int64_t least, int64_t upper, struct mpp_arena *arena)
+const int32_t *mpp_stages_solve_tight(struct mpp_stages *s, struct mpp_stages_case *x, int64_t upper)
 {
+    struct mpp_stages_config *c = x->config;
     struct mpp_solver_info info;
-    int64_t objective = INT64_MAX, peak = least_peak(arena, fold);
-    if (peak > s->capacity) {
-        s->least = s->least == 0 || peak < s->least ? peak : s->least;
-        return NULL;
-    }
-    const int32_t *known = from_pool(s, c, fold, &objective);
-    if (known && (double)(objective - least) <= STAGE_GAP * (double)objective)
+    int64_t objective = INT64_MAX;
+    const int32_t *known = mpp_stages_from_pool(s, x, &objective);
+    if (known && (double)(objective - x->least) <= STAGE_GAP * (double)objective)
         return known;
     upper = objective < upper ? objective : upper;
-    for (int i = 0; i < c->n_none; i++) /* more in flight take more memory */
-        if (c->none[i].layers == layers && c->none[i].in_flight <= in_flight && c->none[i].below >= upper)
-            return known;
-    int32_t *choice = mpp_arena_array(s->round, fold->solver.n_nodes, int32_t);
-    if (!mpp_stages_solve_within(s, &fold->solver, upper, choice, &info)) {
-        if (s->gave_up)
-            return known;
-        int at = c->n_none < MPP_STAGES_POOL ? c->n_none++ : MPP_STAGES_POOL - 1;
-        c->none[at].layers = layers;
-        c->none[at].in_flight = in_flight;
-        c->none[at].below = upper;
+    int32_t *choice = mpp_arena_array(s->round, x->fold.solver.n_nodes, int32_t);
+    bool found = mpp_stages_solve_within(s, &x->fold.solver, upper, choice, &info);
+    if (!found && s->gave_up)
         return known;
-    }
+    prove(x, found ? info.bound : upper);
+    if (!found)
+        return known;
     c->pool[c->n_pool < MPP_STAGES_POOL ? c->n_pool++ : MPP_STAGES_POOL - 1] = choice;
     return choice;
 }
 
-/* CONFIG with RUN's layers and IN_FLIGHT micro-batches alive, into OUT (with the fold, in ARENA, and its choice). FREELY:
- * only the free optimum is tried. UPPER as above. */
-void mpp_stages_solve_config(struct mpp_stages *s, struct mpp_stages_config *c, const struct mpp_fold_run *run, int64_t in_flight,
-                         bool freely, int64_t upper, struct mpp_arena *arena, struct mpp_fold *fold, const int32_t **out_choice,
-                         struct mpp_stages_answer *out)
+struct mpp_stages_answer mpp_stages_answer_of(const struct mpp_stages *s, const struct mpp_stages_case *x, const int32_t *choice)
 {
-    *out = (struct mpp_stages_answer){.objective = INT64_MAX, .bound = INT64_MAX};
-    if (!c->freely.ok || !mpp_fold_make(arena, c->problem, run, in_flight, fold))
-        return;
-    *out_choice = c->freely.choice;
-    out->fits = fits(s, fold, *out_choice, &out->objective);
-    if (!out->fits && !freely && out->objective < upper) {
-        *out_choice = solve_tight(s, c, fold, run->layers, in_flight, out->objective, upper, arena);
-        out->fits = *out_choice && fits(s, fold, *out_choice, &out->objective);
-    }
-    if (out->fits) {
-        out->choice = *out_choice;
-        out->n_nodes = fold->solver.n_nodes;
-        mpp_fold_times(fold, *out_choice, s->schedule.micro_batches, &out->t_ps, &out->once_ps);
-    }
+    struct mpp_stages_answer a = {.choice = choice, .n_nodes = x->fold.solver.n_nodes};
+    a.objective = mpp_solver_evaluate(&x->fold.solver, choice, NULL, NULL);
+    mpp_fold_times(&x->fold, choice, s->schedule.micro_batches, &a.t_ps, &a.once_ps);
+    return a;
 }

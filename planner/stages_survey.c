@@ -1,6 +1,11 @@
 /* stages_survey.c - what spans take at least, about: from one program of the whole model on each mesh. */
 #include "planner/stages_internal.h"
 
+#include <math.h>
+
+/* Parts of spans are now and then a little faster than those of the whole model. */
+static const double SURE = 0.99;
+
 /* ---- surveys ---- */
 
 /* Which part of the model a node of the survey's graph belongs to. */
@@ -57,12 +62,12 @@ static void survey(struct mpp_stages *s, int range, int mesh, struct mpp_stages_
     for (;;) {
         struct mpp_stages_shape shape = mpp_stages_represent(s, 0, s->layering->n_layers - 1);
         int64_t folded = shape.run.layers;
-        int config = mpp_stages_find_config(s, mpp_stages_find_span(s, shape, mpp_stages_least_recompute(s)), range, mesh);
-        if (!s->config[config].ok)
+        struct mpp_stages_config *config = mpp_stages_find_config(s, mpp_stages_find_span(s, shape, mpp_stages_least_recompute(s)), range, mesh);
+        if (!config->ok)
             break;
         const struct mpp_stages_freely *f = mpp_stages_solve_freely(s, config, &shape.run, range);
         shape.run.layers = mpp_stages_typical_layers(s, &shape.run, range);
-        if (f->ok && mpp_fold_make(scratch, s->config[config].problem, &shape.run, 1, &fold)) {
+        if (f->ok && mpp_fold_make(scratch, config->problem, &shape.run, 1, &fold)) {
             out->ok = true;
             split_costs(s, &fold, f->choice, shape.run.repeat, iterations + (double)(shape.run.layers - folded), out);
             break;
@@ -127,8 +132,8 @@ static bool estimate(struct mpp_stages *s, const struct mpp_stages_question *q, 
         if (!x->ok)
             return false;
     } else {
-        int config = mpp_stages_find_config(s, mpp_stages_find_span(s, q->shape, mpp_stages_least_recompute(s)), q->range, mesh);
-        const struct mpp_stages_freely *f = s->config[config].ok ? mpp_stages_solve_freely(s, config, &q->shape.run, q->range) : NULL;
+        struct mpp_stages_config *config = mpp_stages_find_config(s, mpp_stages_find_span(s, q->shape, mpp_stages_least_recompute(s)), q->range, mesh);
+        const struct mpp_stages_freely *f = config->ok ? mpp_stages_solve_freely(s, config, &q->shape.run, q->range) : NULL;
         if (!f || !f->ok)
             return false;
         out->t_ps = mpp_stages_at_layers(f->t_base, f->t_slope, q->shape.run.layers);
@@ -153,4 +158,60 @@ int mpp_stages_list_candidates(struct mpp_stages *s, const struct mpp_stages_que
         out[at] = c;
     }
     return n;
+}
+
+/* ---- rounds ---- */
+
+/* The least that surveys of the present micro-batch say, per part: of t; and of what a step takes, times devices if stages
+ * may have any number of them. */
+struct least {
+    double t[MPP_STAGES_N_PARTS], step[MPP_STAGES_N_PARTS];
+    bool any;
+};
+
+static void look_at_range(struct mpp_stages *s, int n, int first, struct least *out)
+{
+    int range = mpp_stages_find_range(s, n, first), n_meshes = mpp_stages_place_of(s, range)->n_meshes;
+    for (int m = 0; m < n_meshes && m < MPP_STAGES_MAX_MESHES; m++) {
+        if (!batch_agrees(s, &mpp_stages_place_of(s, range)->mesh[m]))
+            continue;
+        const struct mpp_stages_survey *x = look_at(s, range, m);
+        for (int k = 0; k < MPP_STAGES_N_PARTS && x->ok; k++) {
+            double step = (x->t[k] * (double)s->schedule.micro_batches + x->once[k]) * (s->even ? 1 : n);
+            out->t[k] = out->any && out->t[k] < x->t[k] ? out->t[k] : x->t[k];
+            out->step[k] = out->any && out->step[k] < step ? out->step[k] : step;
+        }
+        out->any = out->any || x->ok;
+    }
+}
+
+/* T = B max t + (sum of t - max t) / V + max once, of which the stage that takes most, c = B t + once, bears
+ * c (1 - 1 / (B V)) at least, and all together the sum of t / V. */
+int64_t mpp_stages_bound(struct mpp_stages *s, int n_sizes, const int *sizes)
+{
+    int stages = s->schedule.stages, n = s->cluster->n_devices;
+    double chunks = s->schedule.chunks, b = (double)s->schedule.micro_batches, t = 0, most = 0, iterations = 0;
+    struct least least = {.any = false};
+    if (!s->one_run)
+        return 0;
+    for (int i = 0; i < n_sizes; i++)
+        for (int first = 0; first + sizes[i] <= n; first += s->even ? sizes[i] : 1)
+            if (s->even ? sizes[i] * stages == n : sizes[i] <= n - stages + 1)
+                look_at_range(s, sizes[i], first, &least);
+    if (!s->one_run || !least.any)
+        return 0;
+    for (int k = 0; k < MPP_STAGES_N_PARTS; k++)
+        for (int l = 0; l < s->layering->n_layers; l++) {
+            t += s->part[k][l] * least.t[k];
+            most += s->part[k][l] * least.step[k] / (s->even ? stages : n);
+            iterations += k == MPP_STAGES_ITERATION ? s->part[k][l] : 0;
+        }
+    double whole = ceil(iterations / stages - 1e-9) * least.step[MPP_STAGES_ITERATION];
+    most = s->even && whole > most ? whole : most;
+    if (stages > 1 && s->upper < INT64_MAX && b * chunks > 1) {
+        int64_t upper = to_ps(((double)s->upper - SURE * t / chunks) / (1 - 1 / (b * chunks)));
+        s->upper = upper < s->upper ? upper : s->upper;
+    }
+    double all = most * (1 - 1 / (b * chunks)) + t / chunks;
+    return to_ps(SURE * (most > all ? most : all));
 }
