@@ -402,28 +402,37 @@ static int32_t inner_dim(const struct mpp_solver_bucket *bk)
     return best;
 }
 
+/* Sums of so many entries do not overflow. */
+enum { SAFE_SUM = 6 };
+
 /* OUT[j] = min(OUT[j], BASE + the N inputs at j), j stepping by STRIDE in OUT. */
 static inline void row_min(int64_t *out, int64_t out_stride, int32_t size, int64_t base, int32_t n,
                            const int64_t *const *in, const int64_t *stride)
 {
     if (n == 1) {
         const int64_t *a = in[0];
-        for (int32_t j = 0; j < size; j++) {
-            int64_t x = base + a[j * stride[0]], *o = &out[j * out_stride];
-            *o = x < *o ? x : *o;
+        for (int32_t j = 0; j < size; j++, a += stride[0], out += out_stride) {
+            int64_t x = base + *a;
+            *out = x < *out ? x : *out;
         }
     } else if (n == 2) {
         const int64_t *a = in[0], *b = in[1];
-        for (int32_t j = 0; j < size; j++) {
-            int64_t x = base + a[j * stride[0]] + b[j * stride[1]], *o = &out[j * out_stride];
-            *o = x < *o ? x : *o;
+        for (int32_t j = 0; j < size; j++, a += stride[0], b += stride[1], out += out_stride) {
+            int64_t x = base + *a + *b;
+            *out = x < *out ? x : *out;
+        }
+    } else if (n == 3) {
+        const int64_t *a = in[0], *b = in[1], *c = in[2];
+        for (int32_t j = 0; j < size; j++, a += stride[0], b += stride[1], c += stride[2], out += out_stride) {
+            int64_t x = base + *a + *b + *c;
+            *out = x < *out ? x : *out;
         }
     } else {
-        for (int32_t j = 0; j < size; j++) {
-            int64_t x = base, *o = &out[j * out_stride];
+        for (int32_t j = 0; j < size; j++, out += out_stride) {
+            int64_t x = base;
             for (int32_t i = 0; i < n; i++)
-                x = sat_add(x, in[i][j * stride[i]]);
-            *o = x < *o ? x : *o;
+                x = i < SAFE_SUM ? x + in[i][j * stride[i]] : sat_add(x, in[i][j * stride[i]]);
+            *out = x < *out ? x : *out;
         }
     }
 }
