@@ -151,7 +151,7 @@ static const struct level *level_of(const struct twolevel *w, const struct mpp_s
     return schedule->chunks > 1 ? &w->merged : &w->plain;
 }
 
-static enum mpp_status run_round(struct twolevel *w, const struct round *r, int64_t upper, int budget,
+static enum mpp_status run_round(struct twolevel *w, struct round *r, int64_t upper, int budget,
                                  struct mpp_pipeline_answer *out)
 {
     const struct level *level = level_of(w, &r->schedule);
@@ -162,7 +162,10 @@ static enum mpp_status run_round(struct twolevel *w, const struct round *r, int6
         .options = mpp_stages_options, .alike = mpp_stages_alike,
         .context = level->stages, .interrupt = w->options->interrupt};
     mpp_stages_set(level->stages, &r->schedule, r->equal, upper, budget);
-    return mpp_pipeline_solve(w->arena, &p, out);
+    int64_t bound = mpp_stages_bound(level->stages, w->n_sizes, w->sizes);
+    r->bound = bound > r->bound ? bound : r->bound;
+    *out = (struct mpp_pipeline_answer){.time_ps = INT64_MAX, .bound_ps = r->bound};
+    return r->bound >= upper ? MPP_OK : mpp_pipeline_solve(w->arena, &p, out);
 }
 
 static void say(const struct twolevel *w, const struct round *r, const char *what, int64_t ps)
@@ -195,6 +198,7 @@ static enum mpp_status solve_round(struct twolevel *w, struct round *r, bool ear
     r->tried = true;
     if (gave_up)
         a.bound_ps = r->bound;
+    r->bound = a.bound_ps > r->bound ? a.bound_ps : r->bound;
     if (r->done)
         w->bound = a.bound_ps < w->bound ? a.bound_ps : w->bound;
     if (a.n_stages > 0 && a.time_ps < w->best.time_ps) {
