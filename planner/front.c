@@ -5,6 +5,8 @@
 /* Weights stay below, so that weighted costs do not overflow; and how much more t may weigh than in any plan. */
 enum { MOST_WEIGHT = 1 << 16, LEXICOGRAPHIC = 1 << 12 };
 
+static const int64_t UNLIMITED = INT64_C(1) << 50; /* a device's memory is less */
+
 struct finder {
     struct mpp_arena *arena;      /* of the points */
     const struct mpp_fold *fold;
@@ -152,7 +154,7 @@ void mpp_front_find(struct mpp_arena *arena, const struct mpp_fold *fold, int64_
 
 /* A value whose copies count once per step, as a node of its own: its choice is what it is made as and what its one reader
  * wants, so that its cost can fill room. */
-static void make_copy_node(struct mpp_arena *arena, struct mpp_solver_value *v, int32_t number, int32_t slot,
+static void make_copy_node(struct mpp_arena *arena, struct mpp_solver_value *v, int32_t number, int32_t slot, int64_t each,
                            struct mpp_solver_node *node, struct mpp_solver_value *after)
 {
     int32_t n = v->n_forms, k = 0;
@@ -164,7 +166,8 @@ static void make_copy_node(struct mpp_arena *arena, struct mpp_solver_value *v, 
             never[a * n + b] = a == b ? 0 : MPP_SOLVER_FORBIDDEN;
             if (a != b && v->convert[a * n + b] == MPP_SOLVER_FORBIDDEN)
                 continue;
-            cost[k] = once[k] = a == b ? 0 : v->convert[a * n + b];
+            cost[k] = a == b ? 0 : v->convert[a * n + b];
+            once[k] = cost[k] * each;
             bytes[k] = a == b || !v->copy_bytes ? 0 : v->copy_bytes[b];
             from[k] = a;
             to[k++] = b;
@@ -185,18 +188,19 @@ static void make_copy_node(struct mpp_arena *arena, struct mpp_solver_value *v, 
     v->copy_bytes = NULL;
 }
 
-/* P with room for at most MOST of what counts once per step, as bytes at a time after all others. Other bytes and the
- * capacity are MANY times as many, so that the one capacity is that of both. False: a copy that several read. */
+/* P with room for at most MOST of what counts once per step, as bytes at a time after all others. One capacity is that of
+ * both, so one of them is counted several times. False: a copy that several read. */
 static bool limit_once(struct mpp_arena *arena, const struct mpp_fold *fold, struct mpp_solver_problem *p, int64_t most)
 {
     int n = p->n_nodes, m = p->n_values, slot = fold->p->graph->n_groups + 1;
-    int64_t unlimited = INT64_C(1) << 50;
-    int64_t capacity = p->capacity_bytes < unlimited ? p->capacity_bytes : unlimited, many = 1;
+    bool limited = p->capacity_bytes < UNLIMITED;
+    int64_t capacity = limited ? p->capacity_bytes : most;
+    int64_t many = !limited ? 0 : capacity < most ? (most + capacity - 1) / (capacity > 0 ? capacity : 1) : 1;
+    int64_t each = capacity > most && most > 0 ? capacity / most : 1;
     for (int i = 0; i < m; i++)
         if (fold->value_once[i] && p->values[i].n_consumers != 1)
             return false;
-    while (capacity < most && capacity * many < most)
-        many *= 2;
+    capacity = limited ? capacity * many : capacity;
     struct mpp_solver_node *node = mpp_arena_array(arena, n + m + 1, struct mpp_solver_node);
     struct mpp_solver_value *value = mpp_arena_array(arena, 2 * m, struct mpp_solver_value);
     memcpy(node, p->nodes, sizeof *node * (size_t)n);
@@ -204,23 +208,25 @@ static bool limit_once(struct mpp_arena *arena, const struct mpp_fold *fold, str
     int n_nodes = n, n_values = m;
     for (int i = 0; i < n; i++) {
         struct mpp_solver_usage *u = mpp_arena_array(arena, node[i].n_usages + 1, struct mpp_solver_usage);
-        for (int k = 0; k < node[i].n_usages; k++) {
+        int k = 0;
+        for (; limited && k < node[i].n_usages; k++) {
             u[k] = node[i].usages[k];
             u[k].bytes = weighted(arena, u[k].bytes, node[i].n_choices, many);
         }
         if (fold->node_once[i])
-            u[node[i].n_usages++] = (struct mpp_solver_usage){slot, slot, fold->solver.nodes[i].cost};
+            u[k++] = (struct mpp_solver_usage){slot, slot, weighted(arena, fold->solver.nodes[i].cost, node[i].n_choices, each)};
         node[i].usages = u;
+        node[i].n_usages = k;
     }
     for (int i = 0; i < m; i++) {
         if (value[i].copy_bytes)
-            value[i].copy_bytes = weighted(arena, value[i].copy_bytes, value[i].n_forms, many);
+            value[i].copy_bytes = limited ? weighted(arena, value[i].copy_bytes, value[i].n_forms, many) : NULL;
         if (!fold->value_once[i])
             continue;
         struct mpp_solver_value plain = value[i];
         plain.convert = fold->solver.values[i].convert;
         const int64_t *priced = value[i].convert;
-        make_copy_node(arena, &plain, n_nodes, slot, &node[n_nodes], &value[n_values]);
+        make_copy_node(arena, &plain, n_nodes, slot, each, &node[n_nodes], &value[n_values]);
         int64_t *cost = (int64_t *)node[n_nodes].cost; /* as P weighs it */
         const int32_t *from = plain.in[0], *to = value[n_values].out;
         for (int k = 0; k < node[n_nodes].n_choices; k++)
@@ -231,15 +237,21 @@ static bool limit_once(struct mpp_arena *arena, const struct mpp_fold *fold, str
     }
     int64_t *zero = mpp_arena_array(arena, 1, int64_t), *filled = mpp_arena_array(arena, 1, int64_t);
     struct mpp_solver_usage *fill = mpp_arena_array(arena, 1, struct mpp_solver_usage);
-    *filled = capacity * many - most;
+    *filled = capacity - most * each;
     *fill = (struct mpp_solver_usage){slot, slot, filled};
     node[n_nodes++] = (struct mpp_solver_node){.name = "limit", .n_choices = 1, .cost = zero, .n_usages = 1, .usages = fill};
     p->nodes = node;
     p->values = value;
     p->n_nodes = n_nodes;
     p->n_values = n_values;
-    p->capacity_bytes = capacity * many;
+    p->capacity_bytes = capacity;
     return true;
+}
+
+/* What is surely less than ONCE_PS to who works in doubles. */
+static int64_t below(int64_t once_ps)
+{
+    return once_ps - 1 - once_ps / 100000;
 }
 
 /* The least point under a weight of T beside 1 (0: none) that has less once than A and costs less than B; false: none. */
@@ -249,7 +261,7 @@ static bool find_below(struct finder *f, int64_t t, int64_t once, struct mpp_fro
     struct mpp_arena *scratch = mpp_arena_scratch(f->arena);
     struct mpp_solver_problem p = weigh(scratch, f->fold, t, once);
     int64_t least;
-    bool ok = limit_once(scratch, f->fold, &p, a.once_ps - 1);
+    bool ok = limit_once(scratch, f->fold, &p, below(a.once_ps));
     f->out->given_up = f->out->given_up || !ok;
     ok = ok && solve(f, &p, value_of(f, b, t, once), out, &least) && out->t_ps < b.t_ps;
     if (ok)
@@ -261,7 +273,7 @@ static bool find_below(struct finder *f, int64_t t, int64_t once, struct mpp_fro
 /* The points between A and B, each the one of the least t that has less once than the one before. */
 static void fill_between(struct finder *f, struct mpp_front_point a, struct mpp_front_point b)
 {
-    while (a.once_ps - b.once_ps > 1 && b.t_ps - a.t_ps > 1) {
+    while (below(a.once_ps) > b.once_ps && b.t_ps - a.t_ps > 1) {
         struct mpp_front_point x, y;
         if (!find_below(f, LEXICOGRAPHIC, 1, a, b, &x))
             return;

@@ -1,13 +1,12 @@
 #include "planner/stages.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "planner/stages_internal.h"
 
 static int reply(struct mpp_stages *s, int64_t t, int64_t once, int id, const struct mpp_pipeline_option **out)
 {
-    s->reply[0] = (struct mpp_pipeline_option){t, once, id};
+    s->reply[0] = (struct mpp_pipeline_option){t, once, id, false};
     *out = s->reply;
     return 1;
 }
@@ -34,6 +33,17 @@ static bool ask(struct mpp_stages *s, const struct mpp_pipeline_key *key, struct
             q->part[k] += s->part[k][l];
     if (s->even && s->one_run && !about_its_share(s, q->part[MPP_STAGES_ITERATION], key->n_devices))
         return false;
+    q->range = mpp_stages_find_range(s, key->n_devices, key->first_device);
+    return mpp_stages_place_of(s, q->range)->n_meshes > 0;
+}
+
+bool mpp_stages_ask_whole(struct mpp_stages *s, const struct mpp_pipeline_key *key, struct mpp_stages_question *q)
+{
+    int64_t layers = key->last_layer - key->first_layer + 1;
+    if (s->schedule.chunks > 1 && layers * s->cluster->n_devices != (int64_t)s->layering->n_layers * key->n_devices)
+        return false;
+    *q = (struct mpp_stages_question){.in_flight = key->in_flight};
+    q->shape = (struct mpp_stages_shape){.first = key->first_layer, .last = key->last_layer, .cut_last = -1, .run = {.repeat = -1}};
     q->range = mpp_stages_find_range(s, key->n_devices, key->first_device);
     return mpp_stages_place_of(s, q->range)->n_meshes > 0;
 }
@@ -190,6 +200,11 @@ struct mpp_stages *mpp_stages_new(struct mpp_arena *arena, struct mpp_diag *diag
     return s;
 }
 
+void mpp_stages_try_both_orders(struct mpp_stages *s)
+{
+    s->both_orders = true;
+}
+
 void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, bool even, int64_t upper_ps,
                     int budget)
 {
@@ -206,6 +221,7 @@ void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, b
     s->round = mpp_arena_scratch(s->arena);
     for (int i = 0; i < s->n_places; i++)
         memset(s->place[i].book, 0, sizeof *s->place[i].book * (size_t)s->place[i].n_meshes);
+    s->offers = NULL;
     s->configs = mpp_memo_new(s->round);
     s->config = NULL;
     s->cap_config = 0;
@@ -228,10 +244,7 @@ static bool solve_whole(struct mpp_stages *s, const struct mpp_stage_problem *re
 enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipeline_stage *stage, struct mpp_stage *out)
 {
     const struct mpp_stages_choice *choice = &s->choice[stage->option.id];
-    struct mpp_stages_question q;
-    bool ok = ask(s, &stage->key, &q);
-    assert(ok);
-    q.shape = choice->shape;
+    struct mpp_stages_question q = {.shape = choice->shape, .in_flight = stage->key.in_flight};
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     struct mpp_stages_config *id = mpp_stages_find_config(s, mpp_stages_find_span(s, q.shape, choice->recompute), choice->range, choice->mesh);
     struct mpp_fold fold;

@@ -3,6 +3,7 @@
  *     stages_layers.c  layers that stand for many; spans, ranges of devices, and configs, each made once
  *     stages_solve.c   the integer programs of configs: without a memory limit, and within it
  *     stages_survey.c  what spans take at least, about
+ *     stages_exact.c   all that stages of small models can do
  *     stages.c         the answers to questions about stages; decisions */
 #ifndef MPP_STAGES_INTERNAL_H
 #define MPP_STAGES_INTERNAL_H
@@ -95,6 +96,7 @@ struct mpp_stages {
     const struct mpp_layering *layering;
     const struct mpp_cluster *cluster;
     const struct mpp_plan_options *options;
+    bool both_orders;             /* try meshes a x b and b x a even where links are alike */
     bool even;                    /* stages have equally many devices */
     int64_t capacity, upper;      /* upper: a step that takes as long is of no use, so no stage may */
     int folded;                   /* MPP_STAGES_FEW, MPP_STAGES_SEVERAL or MPP_STAGES_ALL */
@@ -116,6 +118,7 @@ struct mpp_stages {
     int64_t solved, within, least;
     int budget;                   /* programs within memory that may still be solved for the present schedule */
     bool gave_up;                 /* that was not enough */
+    struct mpp_stages_offers *offers; /* of stages_exact.c, of the present round; NULL: none yet */
 };
 
 struct mpp_stages_question {
@@ -182,7 +185,15 @@ const int32_t *mpp_stages_solve_tight(struct mpp_stages *s, struct mpp_stages_ca
 /* CHOICE of X as an answer. */
 struct mpp_stages_answer mpp_stages_answer_of(const struct mpp_stages *s, const struct mpp_stages_case *x, const int32_t *choice);
 
+/* ---- stages.c ---- */
+
+/* KEY with the layers as they are; false: nothing answers it. */
+bool mpp_stages_ask_whole(struct mpp_stages *s, const struct mpp_pipeline_key *key, struct mpp_stages_question *q);
+
 /* ---- stages_survey.c ---- */
+
+/* Does the pinned micro-batch of a replica go with the data axis of C? */
+bool mpp_stages_batch_agrees(const struct mpp_stages *s, const struct mpp_candidate *c);
 
 enum mpp_recompute mpp_stages_least_recompute(const struct mpp_stages *s);
 /* The meshes of Q by what they take at least; OUT has room for MPP_STAGES_MAX_MESHES. */

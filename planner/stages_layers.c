@@ -133,7 +133,7 @@ static int find_place(struct mpp_stages *s, int n, int first, bool same)
         struct mpp_stages_place *x = &s->place[id];
         s->n_places++;
         *x = (struct mpp_stages_place){.n = n};
-        x->n_meshes = mpp_pins_candidates(s->arena, n, same, &s->options->pins, &x->mesh);
+        x->n_meshes = mpp_pins_candidates(s->arena, n, same && !s->both_orders, &s->options->pins, &x->mesh);
         x->book = mpp_arena_array(s->arena, x->n_meshes, struct mpp_stage_book *);
     }
     return id;

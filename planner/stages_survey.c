@@ -101,8 +101,7 @@ enum mpp_recompute mpp_stages_least_recompute(const struct mpp_stages *s)
     return s->options->pins.recompute >= 0 ? (enum mpp_recompute)s->options->pins.recompute : MPP_RECOMPUTE_NONE;
 }
 
-/* Does the pinned micro-batch of a replica go with the data axis of C? */
-static bool batch_agrees(const struct mpp_stages *s, const struct mpp_candidate *c)
+bool mpp_stages_batch_agrees(const struct mpp_stages *s, const struct mpp_candidate *c)
 {
     int dp = c->data_axis >= 0 ? c->mesh.size[c->data_axis] : 1;
     int64_t pinned = s->options->pins.micro_batch;
@@ -118,7 +117,7 @@ static int64_t to_ps(double x)
 static bool estimate(struct mpp_stages *s, const struct mpp_stages_question *q, int mesh, struct mpp_stages_candidate *out)
 {
     *out = (struct mpp_stages_candidate){.mesh = mesh};
-    if (!batch_agrees(s, &mpp_stages_place_of(s, q->range)->mesh[mesh]))
+    if (!mpp_stages_batch_agrees(s, &mpp_stages_place_of(s, q->range)->mesh[mesh]))
         return false;
     if (s->one_run) {
         const struct mpp_stages_survey *x = look_at(s, q->range, mesh);
@@ -173,7 +172,7 @@ static void look_at_range(struct mpp_stages *s, int n, int first, struct least *
 {
     int range = mpp_stages_find_range(s, n, first), n_meshes = mpp_stages_place_of(s, range)->n_meshes;
     for (int m = 0; m < n_meshes && m < MPP_STAGES_MAX_MESHES; m++) {
-        if (!batch_agrees(s, &mpp_stages_place_of(s, range)->mesh[m]))
+        if (!mpp_stages_batch_agrees(s, &mpp_stages_place_of(s, range)->mesh[m]))
             continue;
         const struct mpp_stages_survey *x = look_at(s, range, m);
         for (int k = 0; k < MPP_STAGES_N_PARTS && x->ok; k++) {
