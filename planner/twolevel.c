@@ -12,6 +12,7 @@
 #include "ir/op.h"
 #include "planner/pins.h"
 #include "planner/search.h"
+#include "planner/seeds.h"
 #include "planner/stages.h"
 
 /* Smaller kernels are now and then a little faster than their share of the whole one (tiles, caches). */
@@ -46,6 +47,7 @@ struct twolevel {
     int n_rounds;
     struct round round[MAX_ROUNDS];
     struct mpp_pipeline_answer best;
+    struct level best_level;      /* whose numbers the best plan's options have */
     struct round best_round;
     int64_t bound;
     double deadline_s;
@@ -210,6 +212,7 @@ static enum mpp_status solve_round(struct twolevel *w, struct round *r, bool ear
         w->bound = a.bound_ps < w->bound ? a.bound_ps : w->bound;
     if (a.n_stages > 0 && a.time_ps < w->best.time_ps) {
         w->best = a;
+        w->best_level = *level_of(w, &r->schedule);
         w->best_round = *r;
         say(w, r, "a plan of", a.time_ps);
     } else {
@@ -270,9 +273,26 @@ static struct round *next_round(struct twolevel *w, int pass)
     return next;
 }
 
+/* Plans that people would think of: what the best of them takes saves much work. */
+static void find_seed(struct twolevel *w)
+{
+    struct mpp_seeds *seeds = mpp_seeds_new(w->arena, w->diag, w->graph, w->whole, w->merged.layering, w->cluster, w->options);
+    struct mpp_seed seed;
+    for (int i = 0; i < w->n_rounds; i++)
+        mpp_seeds_add(seeds, &w->round[i].schedule, w->round[i].bound);
+    mpp_seeds_find(seeds, INT64_MAX, &seed);
+    if (seed.answer.n_stages == 0)
+        return;
+    w->best = seed.answer;
+    w->best_level = (struct level){w->merged.layering, seed.stages};
+    w->best_round = (struct round){.schedule = seed.schedule, .equal = true, .counts = {seed.schedule.stages}};
+    say(w, &w->best_round, "a seed of", w->best.time_ps);
+}
+
 static enum mpp_status solve_rounds(struct twolevel *w)
 {
     w->best.time_ps = w->bound = INT64_MAX;
+    find_seed(w);
     for (int pass = 0; pass <= EARLY_PASSES; pass++) {
         struct round *r;
         while ((r = next_round(w, pass)) != NULL) {
@@ -364,7 +384,7 @@ static int64_t least_bytes(const struct twolevel *w)
 
 static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
 {
-    const struct level *level = level_of(w, &w->best_round.schedule);
+    const struct level *level = &w->best_level;
     struct mpp_plan *plan = mpp_arena_array(w->arena, 1, struct mpp_plan);
     int n = w->best.n_stages;
     struct mpp_stage *stages = mpp_arena_array(w->arena, n, struct mpp_stage);
