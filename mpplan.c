@@ -240,14 +240,17 @@ static enum mpp_status cannot_write(struct mpp_diag *diag, const char *path)
     return MPP_IO;
 }
 
+typedef enum mpp_status report_fn(struct mpp_diag *, const struct mpp_graph *, const struct mpp_cluster *, const struct mpp_plan *,
+                                  const struct mpp_lprog *, FILE *);
+
 static enum mpp_status write_report(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *g,
                                     const struct mpp_cluster *cluster, const struct mpp_plan *plan,
-                                    const struct mpp_lprog *prog, const char *path)
+                                    const struct mpp_lprog *prog, report_fn *report, const char *path)
 {
     struct mpp_outfile *f = mpp_outfile_create(arena, path);
     if (!f)
         return cannot_write(diag, path);
-    MPP_TRY(mpp_report_write(diag, g, cluster, plan, prog, mpp_outfile_stream(f)));
+    MPP_TRY(report(diag, g, cluster, plan, prog, mpp_outfile_stream(f)));
     return mpp_outfile_close(f) ? MPP_OK : cannot_write(diag, path);
 }
 
@@ -262,7 +265,8 @@ static enum mpp_status write_directory(struct mpp_arena *arena, struct mpp_diag 
     if (prog)
         MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, plan->stages[0].graph, cluster, plan, prog, tmp));
     MPP_TRY_GOTO(st, fail, mpp_plan_write_json(diag, g, cluster, plan, mpp_arena_printf(arena, "%s/plan.json", tmp)));
-    MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_arena_printf(arena, "%s/report.txt", tmp)));
+    MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_report_write, mpp_arena_printf(arena, "%s/report.txt", tmp)));
+    MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_report_html, mpp_arena_printf(arena, "%s/report.html", tmp)));
     return mpp_outdir_commit(o);
 fail:
     mpp_outdir_abandon(o);

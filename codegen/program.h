@@ -149,7 +149,10 @@ enum mpp_status mpp_emit(struct mpp_arena *arena, struct mpp_diag *diag, const s
 /* report.txt. GRAPH: the whole training step; PROG: the local program of a plan of one stage, else NULL. */
 enum mpp_status mpp_report_write(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
                                  const struct mpp_plan *plan, const struct mpp_lprog *prog, FILE *out) MPP_CHECKED;
-/* Of it, what a step takes in time and memory. */
+/* report.html, of the same: one page with everything in it (docs/reading-a-report.md). */
+enum mpp_status mpp_report_html(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
+                                const struct mpp_plan *plan, const struct mpp_lprog *prog, FILE *out) MPP_CHECKED;
+/* Of report.txt, what a step takes in time and memory. */
 enum mpp_status mpp_report_predict(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
                                    const struct mpp_plan *plan, const struct mpp_lprog *prog, FILE *out) MPP_CHECKED;
 
