@@ -8,7 +8,7 @@
 #include "ir/op.h"
 #include "planner/timeline.h"
 
-enum { MAX_OPERANDS = 16 };       /* of a kernel that are listed; sums over all parameters have more, which are alike */
+enum { MAX_OPERANDS = 16 };       /* of a kernel that are listed one by one */
 
 bool mpp_html_layer(const struct mpp_html *h, const char *name, int *out_repeat, int *out_index, const char **out_rest)
 {
@@ -96,6 +96,18 @@ static const char *local_words(const struct report *r, const struct mpp_gtensor 
     return out.n ? mpp_text_string(&out) : "scalar";
 }
 
+/* A parameter's state is called after it: "h.0.ln_1.weight.m" for m.h.0.ln_1.weight. */
+static const char *tensor_name(const struct report *r, const struct mpp_gtensor *x)
+{
+    if (x->role != MPP_ROLE_STATE || x->param < 0)
+        return x->name;
+    const char *param = r->g->tensors[x->param].name;
+    size_t n = strlen(param), all = strlen(x->name);
+    if (all <= n + 1 || strcmp(x->name + all - n, param) != 0 || x->name[all - n - 1] != '.')
+        return x->name;
+    return mpp_arena_printf(r->arena, "%s.%.*s", param, (int)(all - n - 1), x->name);
+}
+
 /* ---- tensors ---- */
 
 /* How each tensor lies where it is made or rests, [n_tensors]; *OUT_KNOWN: it does (what stays inside a kernel lies nowhere). */
@@ -122,18 +134,6 @@ static struct mpp_sharding *shardings(const struct report *r, bool **out_known)
         }
     }
     return lies;
-}
-
-/* A parameter's state is called after it: "h.0.ln_1.weight.m" for m.h.0.ln_1.weight. */
-static const char *tensor_name(const struct report *r, const struct mpp_gtensor *x)
-{
-    if (x->role != MPP_ROLE_STATE || x->param < 0)
-        return x->name;
-    const char *param = r->g->tensors[x->param].name;
-    size_t n = strlen(param), all = strlen(x->name);
-    if (all <= n + 1 || strcmp(x->name + all - n, param) != 0 || x->name[all - n - 1] != '.')
-        return x->name;
-    return mpp_arena_printf(r->arena, "%s.%.*s", param, (int)(all - n - 1), x->name);
 }
 
 /* Fields: name, role, phase (-1: it rests), type, shape, sharding, shape on a device, bytes there, elements in all, kept. */
@@ -188,22 +188,26 @@ static const char *fused_words(const struct mpp_html *h, const struct mpp_group 
     return mpp_text_string(&out);
 }
 
-/* [[name, sharding, shape on a device], ...] of the operands FROM .. TO - 1. */
+/* [[name, sharding, shape on a device], ...] of the operands FROM .. TO - 1; where there are very many, which are alike (terms of
+ * the gradients' norm), the first. */
 static const char *operands(const struct mpp_html *h, const struct mpp_group *group, struct mpp_split split, int from, int to)
 {
-    const struct mpp_gop *op = &h->r->g->ops[group->ops[0]];
     const struct report *r = h->r;
+    const char *reader = r->g->ops[group->ops[0]].name;
     struct mpp_text out = {.arena = r->arena};
-    int shown = 0;
+    bool many = to - from > MAX_OPERANDS;
     mpp_text_add(&out, "[");
-    for (int o = from; o < to && shown < MAX_OPERANDS; o++) {
+    for (int o = from; o < (many ? from + 1 : to); o++) {
         mpp_id t = o < group->n_in ? group->in[o] : group->out[o - group->n_in];
+        int layer;
         if (t < 0)
             continue;
         const struct mpp_gtensor *x = &r->g->tensors[t];
         struct mpp_sharding s = mpp_split_operand(group->rule, split, o);
-        mpp_text_add(&out, "%s[%d,%d,%d]", shown++ ? "," : "",
-                     mpp_html_intern(h->strings, mpp_html_seen(h, x->name, op->name)), mpp_html_intern(h->strings, mpp_html_words(r, x, s)), mpp_html_intern(h->strings, local_words(r, x, s)));
+        const char *name = many ? mpp_arena_printf(r->arena, "%s and %d more", mpp_html_template(h, tensor_name(r, x), &layer), to - from - 1)
+                                : mpp_html_seen(h, tensor_name(r, x), reader);
+        mpp_text_add(&out, "%s[%d,%d,%d]", out.n > 1 ? "," : "", mpp_html_intern(h->strings, name),
+                     mpp_html_intern(h->strings, mpp_html_words(r, x, s)), mpp_html_intern(h->strings, local_words(r, x, s)));
     }
     mpp_text_add(&out, "]");
     return mpp_text_string(&out);

@@ -96,7 +96,7 @@ function collectivesTable(stage, program) {
     return el("p", {}, "No collectives: nothing is split.");
   return table("Collectives of a step: how many, over which axes, bytes per device in all, time, and why", [
     ["collective", "text"], ["over", "text"], ["phase", "text"], ["times", "number"], ["bytes", "number"], ["time", "number"],
-    ["of the step", "number"], ["why", "text"]],
+    ["of the step", "number"], ["why", "why"]],
   rows.map(r => [r.kind, axesName(program, r.mask), PHASES[r.phase], thousands(r.n), bytes(r.bytes), time(r.ps), percent(r.ps / STEP_PS),
     because(r)]));
 }
@@ -110,7 +110,7 @@ function kernelsTable(stage, program) {
     shown.push([`${rows.length - most} more`, "", "", "", time(rest), percent(rest / STEP_PS), ""]);
   return more("The kernels that take longest", table("Kernels of a step by time, those of layers that are alike together (* is the layer)", [
     ["kernel", "text"], ["op", "text"], ["phase", "text"], ["times", "number"], ["time", "number"], ["of the step", "number"],
-    ["split", "text"]], shown));
+    ["split", "why"]], shown));
 }
 
 /* ---- memory ---- */

@@ -5,7 +5,7 @@ const STAGE_HUES = 12;
 
 function stageColour(i) {
   const n = plan.stages.length;
-  return n === 1 ? "var(--compute)" : `hsl(${Math.round((i % STAGE_HUES) * 360 / Math.min(n, STAGE_HUES) + 210) % 360} 45% ${i % 2 ? 42 : 52}%)`;
+  return n === 1 ? "var(--m-reserved)" : `hsl(${Math.round((i % STAGE_HUES) * 360 / Math.min(n, STAGE_HUES) + 210) % 360} 48% ${i % 2 ? 68 : 76}%)`;
 }
 
 function stageOf(device) {
@@ -203,7 +203,7 @@ function drawCluster(at) {
       left.append(el("p", {class: "note"}, `and ${thousands(c.nodes - MAX_NODES)} nodes more, of the stages that follow`));
   } else {
     put(left, el("p", {class: "note"}, c.devices > 1 ? "The links, coloured by the mesh axis that runs over them:" : ""), right);
-    put(at, el("div", {class: "cluster one"}, left, table));
+    put(at, el("div", {class: "cluster one"}, left), table);
   }
   choose2(0);
 }

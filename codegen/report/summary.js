@@ -58,7 +58,7 @@ function drawOthers(at) {
     svg("rect", {class: "compute", width: 100 * STEP_PS / most, height: 10}),
     svg("rect", {class: "loss", x: 100 * STEP_PS / most, width: Math.max(0, 100 * (ps - STEP_PS) / most), height: 10}));
   put(at, table("Runners-up, the best first: how much longer a step takes, and what it loses by", [
-    ["slower", "number"], ["a step", "number"], ["", "bars"], ["plan", "text"], ["why", "text"]],
+    ["slower", "number"], ["a step", "number"], ["", "bars"], ["plan", "why"], ["why", "why"]],
   p.others.map(o => [`${o.time_ps >= STEP_PS ? "+" : ""}${(100 * (o.time_ps / STEP_PS - 1)).toFixed(1)} %`, time(o.time_ps), bar(o.time_ps),
     o.what, o.why || "nothing sticks out"]), {id: "others-table"}));
 }
@@ -81,7 +81,7 @@ function drawBasis(at) {
   at.querySelector("#figures").append(...files.map(f => {
     const rows = plan.figures.filter(x => x[0] === f);
     return more(`${S(f)}: ${plural(rows.length, "figure")}`, table(`Figures of ${S(f)} and where each is from`,
-      [["what", "text"], ["figures", "text"], ["source", "text"], ["line", "number"]],
+      [["what", "text"], ["figures", "text"], ["source", "why"], ["line", "number"]],
       rows.map(x => [S(x[2]), S(x[3]), S(x[4]) || "none given", String(x[1])])));
   }));
 }

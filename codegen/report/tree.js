@@ -201,7 +201,7 @@ function detailsOf(node) {
       ["phase", PHASES[k[3]]], ["split", S(k[8])], ["time", `${time(k[9])}${k[10] ? ` and ${time(k[10])} of sums inside` : ""}, ${plural(k[11], "time")} a step`]]),
     operandTable("Reads", k[12]), operandTable("Makes", k[13]));
   if (node.comms.length)
-    parts.push(table("Collectives", [["collective", "text"], ["phase", "text"], ["bytes", "number"], ["time", "number"], ["times a step", "number"], ["why", "text"]],
+    parts.push(table("Collectives", [["collective", "text"], ["phase", "text"], ["bytes", "number"], ["time", "number"], ["times a step", "number"], ["why", "why"]],
       node.comms.map(c => [S(c[2]), PHASES[c[4]], bytes(c[7]), time(c[9]), thousands(c[8]), S(c[10])])));
   return parts;
 }
