@@ -166,12 +166,17 @@ static void write_tensors(struct mpp_html *h)
 static const char *split_words(const struct report *r, const struct mpp_group *group, struct mpp_split split)
 {
     struct mpp_text out = {.arena = r->arena};
+    unsigned done = 0;
     for (int a = 0; a < r->mesh->n_axes; a++) {
         int f = split.axis[a];
-        if (f == MPP_WHOLE || r->mesh->size[a] == 1)
+        unsigned mask = 0;
+        if (f == MPP_WHOLE || r->mesh->size[a] == 1 || (done >> a & 1))
             continue;
+        for (int b = a; b < r->mesh->n_axes; b++)
+            mask |= split.axis[b] == f && r->mesh->size[b] > 1 ? 1u << b : 0;
+        done |= mask;
         const char *what = f == MPP_PARTIAL ? "partial sums" : group->rule->factor[f].size.name;
-        mpp_text_add(&out, "%s%s over %s", out.n ? ", " : "", what ? what : "rows", mpp_report_axes(r, 1u << a));
+        mpp_text_add(&out, "%s%s over %s", out.n ? ", " : "", what ? what : "rows", mpp_report_axes(r, mask));
     }
     if (!out.n)
         mpp_text_add(&out, r->stage->n_devices > 1 ? "whole on every device" : "whole");
@@ -188,7 +193,7 @@ static const char *fused_words(const struct mpp_html *h, const struct mpp_group 
     return mpp_text_string(&out);
 }
 
-/* [[name, sharding, shape on a device], ...] of the operands FROM .. TO - 1; where there are very many, which are alike (terms of
+/* [[name, sharding, shape on a device, whole shape], ...] of the operands FROM .. TO - 1; where there are very many, which are alike (terms of
  * the gradients' norm), the first. */
 static const char *operands(const struct mpp_html *h, const struct mpp_group *group, struct mpp_split split, int from, int to)
 {
@@ -206,8 +211,9 @@ static const char *operands(const struct mpp_html *h, const struct mpp_group *gr
         struct mpp_sharding s = mpp_split_operand(group->rule, split, o);
         const char *name = many ? mpp_arena_printf(r->arena, "%s and %d more", mpp_html_template(h, tensor_name(r, x), &layer), to - from - 1)
                                 : mpp_html_seen(h, tensor_name(r, x), reader);
-        mpp_text_add(&out, "%s[%d,%d,%d]", out.n > 1 ? "," : "", mpp_html_intern(h->strings, name),
-                     mpp_html_intern(h->strings, mpp_html_words(r, x, s)), mpp_html_intern(h->strings, local_words(r, x, s)));
+        mpp_text_add(&out, "%s[%d,%d,%d,%d]", out.n > 1 ? "," : "", mpp_html_intern(h->strings, name),
+                     mpp_html_intern(h->strings, mpp_html_words(r, x, s)), mpp_html_intern(h->strings, local_words(r, x, s)),
+                     mpp_html_intern(h->strings, shape_words(r, x)));
     }
     mpp_text_add(&out, "]");
     return mpp_text_string(&out);

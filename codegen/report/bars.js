@@ -115,6 +115,44 @@ function kernelsTable(stage, program) {
 
 /* ---- memory ---- */
 
+/* What STAGE holds while the step goes on: what rests is always there, activations come with the micro-batches that are held.
+ * Steps of a curve, [x in 0..1000, micro-batches]. */
+function heldOverTime(stage) {
+  const out = [], columns = 500, end = plan.schedule.end_ps;
+  for (let i = 0; i <= columns; i++) {
+    const held = heldAt(stage, i / columns * end);
+    if (!out.length || out[out.length - 1][1] !== held)
+      out.push([1000 * i / columns, held]);
+  }
+  return out;
+}
+
+function drawOver(stage) {
+  const s = plan.stages[stage], m = s.memory, usable = plan.device.usable_bytes, chunks = plan.plan.chunks, most = s.in_flight * chunks;
+  const rest = MEMORY_PARTS.filter(([key]) => key !== "activations" && m[key] > 0), top = Math.max(m.arena_bytes, Math.min(usable, 1.6 * m.arena_bytes));
+  const y = v => 150 * (1 - v / top), steps = heldOverTime(stage), all = Math.max(most, ...steps.map(x => x[1]));
+  const drawing = svg("svg", {class: "over", viewBox: "0 0 1000 150", preserveAspectRatio: "none", height: 150, role: "img",
+    "aria-label": `Memory of a device of stage ${stage} over the step: ${bytes(m.arena_bytes - m.activations)} always, and up to ${bytes(m.activations)} of activations`});
+  let below = 0;
+  for (const [key, name, cls] of rest) {
+    drawing.append(hinted(svg("rect", {class: cls, x: 0, y: y(below + m[key]), width: 1000, height: y(below) - y(below + m[key])}), [name, bytes(m[key])]));
+    below += m[key];
+  }
+  let path = `M0,${y(below)}`;
+  for (const [i, [x, held]] of steps.entries())
+    path += `V${y(below + m.activations * held / all)}H${i + 1 < steps.length ? steps[i + 1][0] : 1000}`;
+  drawing.append(svg("path", {class: "m-activations", d: `${path}V${y(below)}Z`}));
+  if (usable <= top)
+    drawing.append(svg("line", {class: "limit", x1: 0, x2: 1000, y1: y(usable), y2: y(usable)}));
+  drawing.addEventListener("pointermove", e => {
+    const box = drawing.getBoundingClientRect(), ps = (e.clientX - box.left) / box.width * plan.schedule.end_ps, held = heldAt(stage, ps);
+    showTip(e, [`at ${time(ps)}`, `activations of ${held}${chunks > 1 ? ` of ${all} parts of micro-batches` : ` of ${plural(all, "micro-batch")}`}`, `about ${bytes(Math.round(m.activations * held / all))}`]);
+  });
+  drawing.addEventListener("pointerleave", hideTip);
+  return el("figure", {}, drawing, el("figcaption", {class: "note"}, `0 to ${time(plan.schedule.end_ps)}; the top is ${bytes(Math.round(top))}`,
+    usable <= top ? `, the line what is usable (${bytes(usable)})` : "", ". Activations are drawn in proportion to the micro-batches that are held; their room is allocated all the time."));
+}
+
 function drawMemory(at) {
   const d = plan.device, usable = d.usable_bytes, groups = alike(s => s.memory);
   const present = MEMORY_PARTS.filter(([key]) => plan.stages.some(s => s.memory[key] > 0));
@@ -134,6 +172,11 @@ function drawMemory(at) {
   if (small)
     put(at, el("p", {class: "note"}, "The same without what is free:"), barRows(groups, s => stack(parts(s).slice(0, MEMORY_PARTS.length),
       Math.max(...plan.stages.map(x => x.memory.arena_bytes)), say(s)), s => bytes(s.memory.arena_bytes)));
+  const over = el("div", {}), groups2 = alike(x => [x.memory, x.in_flight]);
+  const show = g => over.replaceChildren(drawOver(g.stages[0]));
+  put(at, el("h3", {}, "Over the step"), groups2.length > 1 && el("label", {class: "pick note"}, "Of ", el("select", {onchange: e => show(groups2[e.target.value])},
+    groups2.map((g, i) => el("option", {value: i, selected: g.stages.includes(plan.plan.fullest)}, stagesName(g.stages))))), over);
+  show(groups2.find(g => g.stages.includes(plan.plan.fullest)));
   put(at, table("Bytes of a device at its fullest", [["", "text"], ...present.map(([, name]) => [name, "number"]), ["in all", "number"],
     ["least possible", "number"], ["micro-batches held", "number"]],
   alike(s => [s.memory, s.in_flight]).map(g => [plan.stages.length > 1 ? stagesName(g.stages) : "each device",

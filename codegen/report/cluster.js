@@ -176,6 +176,14 @@ function axesTable() {
     ["a group’s devices", "text"], ["over", "text"], ["in a node, per device", "number"], ["network, per node", "number"]], rows) : null;
 }
 
+/* The same in words, beside the only node. */
+function axisCards() {
+  return alike(s => plan.programs[s.program].mesh).map(g => plan.programs[g.first.program].mesh.map((a, i) => a.size > 1 && el("div", {class: `axis-card axis${i}`},
+    el("h3", {}, `${plan.stages.length > 1 ? `${stagesName(g.stages)}: ` : ""}${a.axis} ${a.size}`),
+    facts([["splits", a.use], ["a group’s devices", [...Array(a.size).keys()].slice(0, 16).map(k => g.first.first_device + k * a.stride).join(", ")],
+      ["all groups at once", a.bytes_per_s ? `${rate(a.bytes_per_s)} per device` : ""]]))));
+}
+
 function drawCluster(at) {
   const c = plan.cluster, left = el("div", {}), right = el("div", {});
   let node = 0;
@@ -203,7 +211,7 @@ function drawCluster(at) {
       left.append(el("p", {class: "note"}, `and ${thousands(c.nodes - MAX_NODES)} nodes more, of the stages that follow`));
   } else {
     put(left, el("p", {class: "note"}, c.devices > 1 ? "The links, coloured by the mesh axis that runs over them:" : ""), right);
-    put(at, el("div", {class: "cluster one"}, left), table);
+    put(at, el("div", {class: "cluster one"}, left, el("div", {}, c.devices > 1 ? axisCards() : table)));
   }
   choose2(0);
 }

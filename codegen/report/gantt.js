@@ -101,9 +101,10 @@ function drawBlock(g, stage, e, y, h) {
     return;
   const long = toX(e.begin + e.time) - toX(e.begin), pieces = long >= DETAIL ? piecesOf(stage, e) : [];
   g.append(svg("rect", {class: `event ${EVENT_CLASS[e.what]}`, x, y, width: Math.max(w - (long > 6 ? 1 : 0), 0.3), height: h}));
-  if (w > 18 && e.what < 2)
+  const names = [eventName(e), `${EVENT_LETTER[e.what]}${e.micro}`, `${e.micro}`].slice(h > 30 ? 0 : 1), name = names.find(n => w > 6.6 * n.length + 6);
+  if (name && e.what < 2)
     g.append(svg("text", {class: "eventname", x: x + w / 2, y: y + (pieces.length ? h * 0.32 : h / 2), "text-anchor": "middle",
-      "dominant-baseline": "central"}, w > 110 && h > 30 ? eventName(e) : w > 34 ? `${EVENT_LETTER[e.what]}${e.micro}` : `${e.micro}`));
+      "dominant-baseline": "central"}, name));
   drawPieces(g, pieces, y + h * 0.6, h * 0.4, x, end);
 }
 

@@ -44,22 +44,32 @@ function recordsOf(program) {
   return out;
 }
 
-/* Layers of one program that hold equal records, by repeat: [{repeat, layers, records}]. */
+/* What a record decides: names of what it reads from outside do not count, so that a first layer is as the others. */
+function decision(list, record) {
+  const shardings = operands => operands.map(o => [o[1], o[2]]);
+  return JSON.stringify(list === "kernels" ? [list, record.slice(2, 12), shardings(record[12]), shardings(record[13])] : [list, record.slice(2)]);
+}
+
+/* Layers of one program that hold records alike, by repeat: [{repeat, layers, key, records (those of most layers)}]. */
 function layerGroups(records) {
   const byRepeat = new Map(), groups = [];
-  records.forEach((r, i) => {
+  for (const r of records) {
     if (!r.split || !r.layers.length)
-      return;
+      continue;
+    r.decision = decision(r.list, r.record);
     const layers = byRepeat.get(r.split[0]) || byRepeat.set(r.split[0], new Map()).get(r.split[0]);
     for (const [a, b] of r.layers)
       for (let k = a; k <= b; k++)
-        (layers.get(k) || layers.set(k, []).get(k)).push(i);
-  });
+        (layers.get(k) || layers.set(k, []).get(k)).push(r);
+  }
   for (const [repeat, layers] of byRepeat) {
     const same = new Map();
     for (const [k, list] of [...layers].sort((a, b) => a[0] - b[0])) {
-      const key = list.join(",");
-      (same.get(key) || same.set(key, {repeat, layers: [], records: list.map(i => records[i])}).get(key)).layers.push(k);
+      const key = list.map(r => r.decision).sort().join("\n"), g = same.get(key) || same.set(key, {repeat, layers: [], key, records: list}).get(key);
+      const common = rs => rs.reduce((n, r) => n + r.layers.reduce((m, [a, b]) => m + b - a + 1, 0), 0);
+      g.layers.push(k);
+      if (common(list) > common(g.records))
+        g.records = list;
     }
     groups.push(...same.values());
   }
@@ -81,7 +91,7 @@ function buildTree() {
   plan.programs.forEach((program, number) => {
     const stages = plan.stages.map((s, i) => i).filter(i => plan.stages[i].program === number), records = recordsOf(program);
     for (const g of layerGroups(records)) {
-      const key = `${g.repeat} ${contentOf(g.records)}`, merged = groups.get(key) || groups.set(key, {...g, numbers: [], stages: []}).get(key);
+      const key = `${g.repeat} ${g.key}`, merged = groups.get(key) || groups.set(key, {...g, numbers: [], stages: []}).get(key);
       for (const i of stages) {
         const first = plan.stages[i].repeats.find(x => x[0] === g.repeat);
         merged.numbers.push(...g.layers.map(k => (first ? first[1] : 0) + k));
@@ -153,7 +163,7 @@ function cellsOf(node) {
     return {what: `weight, ${S(weight[5])}`, shape: S(weight[6]), words: S(weight[7]), local: S(weight[8]), bytes: weight[9]};
   if (k) {
     const out = node.tensors.find(x => x[3] === 0 || x[3] === 4), made = k[13][0];
-    return {what: `${S(k[4])}${k[3] === 1 ? "" : `, ${PHASES[k[3]]}`}`, shape: out ? S(out[6]) : "", words: S(k[8]),
+    return {what: `${S(k[4])}${k[3] === 1 ? "" : `, ${PHASES[k[3]]}`}`, shape: out ? S(out[6]) : made ? S(made[3]) : "", words: S(k[8]),
       local: out ? S(out[8]) : made ? S(made[2]) : "", bytes: out ? out[9] : null};
   }
   if (t)
@@ -186,8 +196,8 @@ function facts(pairs) {
 }
 
 function operandTable(caption, operands) {
-  return operands.length ? table(caption, [["tensor", "text"], ["split", "text"], ["on a device", "text"]],
-    operands.map(o => [S(o[0]), S(o[1]), S(o[2])])) : null;
+  return operands.length ? table(caption, [["tensor", "text"], ["whole", "text"], ["split", "text"], ["on a device", "text"]],
+    operands.map(o => [S(o[0]), S(o[3]), S(o[1]), S(o[2])])) : null;
 }
 
 function detailsOf(node) {

@@ -155,6 +155,48 @@ def test_bytes(tiny):
     h.check((tiny / "report.html").read_bytes() == (moved / "report.html").read_bytes(), "and none of the folder that the model lies in")
 
 
+def test_again(folders):
+    """--report writes the reports of a plan directory again, from its graph and plan alone."""
+    for name, (folder, *_) in folders.items():
+        if name not in ("tiny", "stages", "mesh"):
+            continue
+        copy = h.TMP / f"{name}-again-from-plan"
+        copy.mkdir()
+        for file in ("graph.ir", "plan.json"):
+            shutil.copy(folder / file, copy)
+        p = h.run([h.MPPLAN, "--report", copy])
+        h.check(p.returncode == 0, f"--report of {name}", p.stderr[-300:])
+        for file in ("report.html", "report.txt"):
+            h.check((copy / file).exists() and (copy / file).read_bytes() == (folder / file).read_bytes(), f"--report of {name}: the same {file}")
+        h.check(str(h.ROOT) not in (folder / "graph.ir").read_text(), f"{name}: graph.ir has no absolute path")
+
+
+def test_again_wrong(tiny):
+    bad = h.TMP / "bad"
+    bad.mkdir()
+
+    def refused(what, words, *args):
+        p = h.run([h.MPPLAN, "--report", bad, *args], timeout_s=60)
+        h.check(p.returncode == 2 and words in p.stderr and "error:" in p.stderr, f"--report of {what}", f"{p.returncode} {p.stderr[-300:]}")
+        h.check(not (bad / "report.html").exists(), f"--report of {what}: nothing is written")
+
+    refused("an empty folder", "graph.ir")
+    graph, plan = (tiny / "graph.ir").read_text(), (tiny / "plan.json").read_text()
+    (bad / "graph.ir").write_text(graph)
+    refused("a folder without a plan", "plan.json")
+    (bad / "plan.json").write_text(plan)
+    (bad / "graph.ir").write_text(graph.replace("#: devices 2\n", ""))
+    refused("a graph that does not say for how many devices", "devices")
+    (bad / "graph.ir").write_text(graph[:len(graph) // 2])
+    refused("half a graph", "graph.ir")
+    (bad / "graph.ir").write_text(graph.replace("#: cluster host", "#: cluster nowhere"))
+    refused("a cluster that is not built in", "nowhere")
+    (bad / "graph.ir").write_text(graph.replace("#: model gpt", "#: model other"))
+    refused("the plan of another model", "other")
+    (bad / "graph.ir").write_text(graph)
+    refused("a plan beside other options", "--report goes with", "--gpus", "2")
+
+
 # ---- in a browser ----
 
 def browser():
@@ -363,6 +405,8 @@ def main():
         h.guarded("names", lambda: evil.append(test_names()))
     if "tiny" in made:
         h.guarded("bytes", test_bytes, made["tiny"][0])
+        h.guarded("again, wrong", test_again_wrong, made["tiny"][0])
+    h.guarded("again", test_again, made)
     driver = browser()
     if not driver:
         h.skip("pages in a browser: no chromium, chromium-driver or python3-selenium here")
