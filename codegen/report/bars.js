@@ -3,7 +3,8 @@
 /* A bar of PARTS, [value, class, hint]s, in which WHOLE fills the width. */
 function stack(parts, whole, label) {
   let x = 0;
-  const bar = svg("svg", {class: "stack", viewBox: "0 0 1000 22", preserveAspectRatio: "none", role: "img", "aria-label": label});
+  const bar = svg("svg", {class: "stack", viewBox: "0 0 1000 22", preserveAspectRatio: "none", role: "img",
+    "aria-label": label});
   for (const [value, cls, hint] of parts) {
     const w = 1000 * value / whole;
     if (w > 0)
@@ -14,7 +15,8 @@ function stack(parts, whole, label) {
 }
 
 function barRows(groups, bar, text) {
-  return el("div", {class: "barrows"}, groups.map(g => [el("div", {class: "barname"}, plan.stages.length > 1 ? stagesName(g.stages) : "each device"),
+  return el("div", {class: `barrows${groups.length > 16 ? " many" : ""}`},
+    groups.map(g => [el("div", {class: "barname"}, plan.stages.length > 1 ? stagesName(g.stages) : "each device"),
     bar(g.first), el("div", {class: "barvalue"}, text(g.first))]));
 }
 
@@ -29,17 +31,21 @@ function timeParts(stage) {
 function drawTime(at) {
   const p = plan.plan, step_s = p.predicted.step_s, slow = plan.stages[p.slowest];
   const groups = alike(s => timeParts(s).map(x => x[0]));
-  put(at, 
+  put(at,
     el("p", {}, plan.stages.length > 1
       ? `Every device of a stage does the same at the same time. The step lasts as long as stage ${p.slowest} is busy and waits.`
       : "Every device does the same at the same time."),
-    legend(TIME_PARTS.filter(([key]) => plan.stages.some(s => key === "bubble_s" ? step_s - s.predicted.step_s > 1e-12 : s.predicted[key] > 0))
+    legend(TIME_PARTS.filter(([key]) => plan.stages.some(s => key === "bubble_s" ? step_s - s.predicted.step_s > 1e-12
+      : s.predicted[key] > 0))
       .map(([, name, cls]) => [cls, name])),
-    barRows(groups, s => stack(timeParts(s).map(([v, name, cls]) => [v, cls, [name, `${seconds(v)}, ${percent(v / step_s)} of the step`]]),
+    barRows(groups, s => stack(timeParts(s).map(([v, name, cls]) => [v, cls,
+      [name, `${seconds(v)}, ${percent(v / step_s)} of the step`]]),
       step_s, timeParts(s).filter(x => x[0] > 0).map(([v, name]) => `${name} ${percent(v / step_s)}`).join(", ")),
     s => `busy ${seconds(s.predicted.step_s)}`),
-    table(plan.stages.length > 1 ? `Of stage ${p.slowest}, which is busy longest` : "Of a step", [["", "text"], ["time", "number"], ["share", "number"]],
-      timeParts(slow).filter(x => x[0] > 0).map(([v, name, cls]) => [el("span", {}, el("span", {class: `key ${cls}`}), name), seconds(v),
+    table(plan.stages.length > 1 ? `Of stage ${p.slowest}, which is busy longest` : "Of a step",
+      [["", "text"], ["time", "number"], ["share", "number"]],
+      timeParts(slow).filter(x => x[0] > 0).map(([v, name, cls]) => [el("span", {}, el("span", {class: `key ${cls}`}), name),
+        seconds(v),
         percent(v / step_s)]), {id: "time-table"}),
     el("p", {class: "note"}, `Once per step, after the last backward: ${time(slow.once_ps)}`,
       slow.update_ps ? `, of which ${time(slow.update_ps)} wait for the norm of all gradients (the update)` : "", "."),
@@ -62,7 +68,8 @@ function choose(at, label, make) {
 
 /* Where the cause begins in a reason: after the name that it is about. */
 function causeOf(reason) {
-  const at = [" sums over ", " rests ", " needs ", " takes ", " adds up ", " is "].map(v => reason.indexOf(v)).filter(i => i >= 0);
+  const at = [" sums over ", " rests ", " needs ", " takes ", " adds up ", " is "].map(v => reason.indexOf(v)).filter(i =>
+    i >= 0);
   return at.length ? [reason.slice(0, Math.min(...at)), reason.slice(Math.min(...at) + 1)] : ["", reason];
 }
 
@@ -87,7 +94,8 @@ function because(row) {
   const names = [...row.names];
   if (names.length === 1)
     return `${names[0]} ${row.cause}`;
-  return row.cause + (names.length ? `: ${names.slice(0, 3).join(", ")}${names.length > 3 ? ` and ${names.length - 3} more` : ""}` : "");
+  return row.cause + (names.length
+    ? `: ${names.slice(0, 3).join(", ")}${names.length > 3 ? ` and ${names.length - 3} more` : ""}` : "");
 }
 
 function collectivesTable(stage, program) {
@@ -97,18 +105,22 @@ function collectivesTable(stage, program) {
   return table("Collectives of a step: how many, over which axes, bytes per device in all, time, and why", [
     ["collective", "text"], ["over", "text"], ["phase", "text"], ["times", "number"], ["bytes", "number"], ["time", "number"],
     ["of the step", "number"], ["why", "why"]],
-  rows.map(r => [r.kind, axesName(program, r.mask), PHASES[r.phase], thousands(r.n), bytes(r.bytes), time(r.ps), percent(r.ps / STEP_PS),
+  rows.map(r => [r.kind, axesName(program, r.mask), PHASES[r.phase], thousands(r.n), bytes(r.bytes), time(r.ps),
+    percent(r.ps / STEP_PS),
     because(r)]));
 }
 
 function kernelsTable(stage, program) {
-  const rows = program.kernels.map(k => ({name: S(k[2]), phase: k[3], op: S(k[4]), split: S(k[8]), n: k[1] * k[11], ps: k[1] * k[11] * k[9]}))
+  const rows = program.kernels.map(k => ({name: S(k[2]), phase: k[3], op: S(k[4]), split: S(k[8]), n: k[1] * k[11],
+    ps: k[1] * k[11] * k[9]}))
     .sort((a, b) => b.ps - a.ps), most = 12, rest = rows.slice(most).reduce((sum, r) => sum + r.ps, 0);
-  const shown = rows.slice(0, most).filter(r => r.ps > 0).map(r => [r.name, r.op, PHASES[r.phase], thousands(r.n), time(r.ps), percent(r.ps / STEP_PS),
+  const shown = rows.slice(0, most).filter(r => r.ps > 0).map(r => [r.name, r.op, PHASES[r.phase], thousands(r.n), time(r.ps),
+    percent(r.ps / STEP_PS),
     r.split]);
   if (rest > 0)
     shown.push([`${rows.length - most} more`, "", "", "", time(rest), percent(rest / STEP_PS), ""]);
-  return more("The kernels that take longest", table("Kernels of a step by time, those of layers that are alike together (* is the layer)", [
+  return more("The kernels that take longest",
+    table("Kernels of a step by time, those of layers that are alike together (* is the layer)", [
     ["kernel", "text"], ["op", "text"], ["phase", "text"], ["times", "number"], ["time", "number"], ["of the step", "number"],
     ["split", "why"]], shown));
 }
@@ -128,14 +140,17 @@ function heldOverTime(stage) {
 }
 
 function drawOver(stage) {
-  const s = plan.stages[stage], m = s.memory, usable = plan.device.usable_bytes, chunks = plan.plan.chunks, most = s.in_flight * chunks;
-  const rest = MEMORY_PARTS.filter(([key]) => key !== "activations" && m[key] > 0), top = Math.max(m.arena_bytes, Math.min(usable, 1.6 * m.arena_bytes));
+  const s = plan.stages[stage], m = s.memory, usable = plan.device.usable_bytes, chunks = plan.plan.chunks,
+    most = s.in_flight * chunks;
+  const rest = MEMORY_PARTS.filter(([key]) => key !== "activations" && m[key] > 0),
+    top = Math.max(m.arena_bytes, Math.min(usable, 1.6 * m.arena_bytes));
   const y = v => 150 * (1 - v / top), steps = heldOverTime(stage), all = Math.max(most, ...steps.map(x => x[1]));
   const drawing = svg("svg", {class: "over", viewBox: "0 0 1000 150", preserveAspectRatio: "none", height: 150, role: "img",
     "aria-label": `Memory of a device of stage ${stage} over the step: ${bytes(m.arena_bytes - m.activations)} always, and up to ${bytes(m.activations)} of activations`});
   let below = 0;
   for (const [key, name, cls] of rest) {
-    drawing.append(hinted(svg("rect", {class: cls, x: 0, y: y(below + m[key]), width: 1000, height: y(below) - y(below + m[key])}), [name, bytes(m[key])]));
+    drawing.append(hinted(svg("rect", {class: cls, x: 0, y: y(below + m[key]), width: 1000,
+      height: y(below) - y(below + m[key])}), [name, bytes(m[key])]));
     below += m[key];
   }
   let path = `M0,${y(below)}`;
@@ -145,12 +160,17 @@ function drawOver(stage) {
   if (usable <= top)
     drawing.append(svg("line", {class: "limit", x1: 0, x2: 1000, y1: y(usable), y2: y(usable)}));
   drawing.addEventListener("pointermove", e => {
-    const box = drawing.getBoundingClientRect(), ps = (e.clientX - box.left) / box.width * plan.schedule.end_ps, held = heldAt(stage, ps);
-    showTip(e, [`at ${time(ps)}`, `activations of ${held}${chunks > 1 ? ` of ${all} parts of micro-batches` : ` of ${plural(all, "micro-batch")}`}`, `about ${bytes(Math.round(m.activations * held / all))}`]);
+    const box = drawing.getBoundingClientRect(), ps = (e.clientX - box.left) / box.width * plan.schedule.end_ps,
+      held = heldAt(stage, ps);
+    showTip(e, [`at ${time(ps)}`,
+      `activations of ${held}${chunks > 1 ? ` of ${all} parts of micro-batches` : ` of ${plural(all, "micro-batch")}`}`,
+      `about ${bytes(Math.round(m.activations * held / all))}`]);
   });
   drawing.addEventListener("pointerleave", hideTip);
-  return el("figure", {}, drawing, el("figcaption", {class: "note"}, `0 to ${time(plan.schedule.end_ps)}; the top is ${bytes(Math.round(top))}`,
-    usable <= top ? `, the line what is usable (${bytes(usable)})` : "", ". Activations are drawn in proportion to the micro-batches that are held; their room is allocated all the time."));
+  return el("figure", {}, drawing, el("figcaption", {class: "note"},
+    `0 to ${time(plan.schedule.end_ps)}; the top is ${bytes(Math.round(top))}`,
+    usable <= top ? `, the line what is usable (${bytes(usable)})` : "",
+      ". Activations are drawn in proportion to the micro-batches that are held; their room is allocated all the time."));
 }
 
 function drawMemory(at) {
@@ -160,26 +180,34 @@ function drawMemory(at) {
   const parts = s => [...MEMORY_PARTS.map(([key, name, cls]) => [s.memory[key], cls, [name, bytes(s.memory[key]),
     `${percent(s.memory[key] / usable)} of what is usable`]]),
     [usable - s.memory.arena_bytes, "m-free", ["free", bytes(usable - s.memory.arena_bytes)]],
-    [d.mem_bytes - usable, "m-reserved", ["not used by plans", bytes(d.mem_bytes - usable), "for the driver and the libraries"]]];
+    [d.mem_bytes - usable, "m-reserved", ["not used by plans", bytes(d.mem_bytes - usable),
+      "for the driver and the libraries"]]];
   /* Where all of it is a sliver of the device, the kinds alone are drawn as well. */
   const small = Math.max(...plan.stages.map(s => s.memory.arena_bytes)) < 0.2 * usable;
-  const say = s => MEMORY_PARTS.filter(([key]) => s.memory[key] > 0).map(([key, name]) => `${name} ${bytes(s.memory[key])}`).join(", ");
-  put(at, 
+  const say = s => MEMORY_PARTS.filter(([key]) => s.memory[key] > 0).map(([key, name]) =>
+    `${name} ${bytes(s.memory[key])}`).join(", ");
+  put(at,
     el("p", {}, `At its fullest moment, of ${bytes(d.mem_bytes)} (${d.name}), of which plans may fill ${bytes(usable)}. `,
       "Each rank allocates exactly these bytes, once."),
     legend([...present.map(([, name, cls]) => [cls, name]), ["m-free", "free"], ["m-reserved", "not used by plans"]]),
     barRows(groups, s => stack(parts(s), whole, `${say(s)}; of ${bytes(usable)} usable`), s => bytes(s.memory.arena_bytes)));
   if (small)
-    put(at, el("p", {class: "note"}, "The same without what is free:"), barRows(groups, s => stack(parts(s).slice(0, MEMORY_PARTS.length),
+    put(at, el("p", {class: "note"}, "The same without what is free:"),
+      barRows(groups, s => stack(parts(s).slice(0, MEMORY_PARTS.length),
       Math.max(...plan.stages.map(x => x.memory.arena_bytes)), say(s)), s => bytes(s.memory.arena_bytes)));
-  const over = el("div", {}), groups2 = alike(x => [x.memory, x.in_flight]);
+  const over = el("div", {}), places = alike(x => [x.memory, x.in_flight]);
   const show = g => over.replaceChildren(drawOver(g.stages[0]));
-  put(at, el("h3", {}, "Over the step"), groups2.length > 1 && el("label", {class: "pick note"}, "Of ", el("select", {onchange: e => show(groups2[e.target.value])},
-    groups2.map((g, i) => el("option", {value: i, selected: g.stages.includes(plan.plan.fullest)}, stagesName(g.stages))))), over);
-  show(groups2.find(g => g.stages.includes(plan.plan.fullest)));
-  put(at, table("Bytes of a device at its fullest", [["", "text"], ...present.map(([, name]) => [name, "number"]), ["in all", "number"],
+  put(at, el("h3", {}, "Over the step"), places.length > 1 && el("label", {class: "pick note"}, "Of ",
+    el("select", {onchange: e => show(places[e.target.value])},
+    places.map((g, i) => el("option", {value: i, selected: g.stages.includes(plan.plan.fullest)}, stagesName(g.stages))))),
+      over);
+  show(places.find(g => g.stages.includes(plan.plan.fullest)));
+  const held = alike(s => [s.memory, s.in_flight]), bytesTable = table("Bytes of a device at its fullest",
+    [["", "text"], ...present.map(([, name]) => [name, "number"]), ["in all", "number"],
     ["least possible", "number"], ["micro-batches held", "number"]],
-  alike(s => [s.memory, s.in_flight]).map(g => [plan.stages.length > 1 ? stagesName(g.stages) : "each device",
-    ...present.map(([key]) => bytes(g.first.memory[key])), bytes(g.first.memory.arena_bytes), bytes(g.first.memory.live_bound_bytes),
-    thousands(g.first.in_flight)]), {id: "memory-table"}));
+  held.map(g => [plan.stages.length > 1 ? stagesName(g.stages) : "each device",
+    ...present.map(([key]) => bytes(g.first.memory[key])), bytes(g.first.memory.arena_bytes),
+      bytes(g.first.memory.live_bound_bytes),
+    thousands(g.first.in_flight)]), {id: "memory-table"});
+  put(at, held.length > 12 ? more("The same as a table", bytesTable) : bytesTable);
 }

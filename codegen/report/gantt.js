@@ -41,16 +41,20 @@ function runShares(run) {
   return share;
 }
 
-/* What EVENT of STAGE consists of: [kind, begin, time, label, layer], in order. Interleaved chunks are not told apart. */
+/* What EVENT of STAGE consists of: [kind, begin, time, label, layer], in order. Interleaved, a stage's parts take equal times, as in the
+ * simulation: a part is its share of what the stage does. */
 function piecesOf(stage, event) {
-  const program = plan.programs[plan.stages[stage].program], blocks = program.parts[event.what], out = [];
-  if (plan.plan.chunks > 1 && event.what < 2)
-    return out;
-  let at = event.begin;
+  const program = plan.programs[plan.stages[stage].program], blocks = program.parts[event.what], out = [],
+    parts = event.what < 2 ? plan.plan.chunks : 1;
+  const whole = [plan.stages[stage].forward_ps, plan.stages[stage].backward_ps][event.what], part = event.what === 0
+    ? event.chunk : parts - 1 - event.chunk;
+  let at = parts > 1 ? event.begin - whole * part / parts : event.begin;
   for (const [n, layer, step, pieces] of blocks)
     for (let i = 0; i < n; i++)
       for (const [kind, ps, label] of pieces) {
-        out.push([kind, at, ps, label, layer === null ? null : layer + i * step]);
+        const begin = Math.max(at, event.begin), end = Math.min(at + ps, event.begin + event.time);
+        if (end > begin)
+          out.push([kind, begin, end - begin, label, layer === null ? null : layer + i * step]);
         at += ps;
       }
   return out;
@@ -68,7 +72,8 @@ function inLayer(label, stage, layer) {
 
 function eventName(e) {
   const chunk = plan.plan.chunks > 1 ? `, part ${e.chunk}` : "";
-  return e.what < 2 ? `${EVENTS[e.what]} of micro-batch ${e.micro}${chunk}` : e.what === 2 ? "sums of gradients, once per step" : "update, once per step";
+  return e.what < 2 ? `${EVENTS[e.what]} of micro-batch ${e.micro}${chunk}` : e.what === 2 ? "sums of gradients, once per step"
+    : "update, once per step";
 }
 
 /* How many micro-batches' activations STAGE holds at time PS: forwards begun whose backward has not ended. */
@@ -76,7 +81,8 @@ function heldAt(stage, ps) {
   let held = 0;
   for (const [n, period, , events] of plan.schedule.stages[stage])
     for (const [what, , , begin, long] of events) {
-      const from = what === 0 ? begin : begin + long, count = n > 1 ? Math.max(0, Math.min(n, Math.floor((ps - from) / period) + 1)) : ps >= from ? 1 : 0;
+      const from = what === 0 ? begin : begin + long, count = n > 1 ? Math.max(0,
+        Math.min(n, Math.floor((ps - from) / period) + 1)) : ps >= from ? 1 : 0;
       held += what === 0 ? count : what === 1 ? -count : 0;
     }
   return held;
@@ -101,7 +107,8 @@ function drawBlock(g, stage, e, y, h) {
     return;
   const long = toX(e.begin + e.time) - toX(e.begin), pieces = long >= DETAIL ? piecesOf(stage, e) : [];
   g.append(svg("rect", {class: `event ${EVENT_CLASS[e.what]}`, x, y, width: Math.max(w - (long > 6 ? 1 : 0), 0.3), height: h}));
-  const names = [eventName(e), `${EVENT_LETTER[e.what]}${e.micro}`, `${e.micro}`].slice(h > 30 ? 0 : 1), name = names.find(n => w > 6.6 * n.length + 6);
+  const names = [eventName(e), `${EVENT_LETTER[e.what]}${e.micro}`, `${e.micro}`].slice(h > 30 ? 0 : 1),
+    name = names.find(n => w > 6.6 * n.length + 6);
   if (name && e.what < 2)
     g.append(svg("text", {class: "eventname", x: x + w / 2, y: y + (pieces.length ? h * 0.32 : h / 2), "text-anchor": "middle",
       "dominant-baseline": "central"}, name));
@@ -142,8 +149,10 @@ function drawRun(g, run, begin, end, y, h) {
     top += share * h;
   });
   if (w > 60 && h > 14)
-    g.append(svg("text", {class: "eventname", x: x + w / 2, y: y + h / 2, "text-anchor": "middle", "dominant-baseline": "central"},
-      run[3].length > 1 && w > 130 ? `${thousands(run[0])} × (${run[3].length > 4 ? `${run[3].length} pieces` : run[3].map(e => EVENTS[e[0]]).join(", ")})`
+    g.append(svg("text", {class: "eventname", x: x + w / 2, y: y + h / 2, "text-anchor": "middle",
+      "dominant-baseline": "central"},
+      run[3].length > 1 && w > 130
+        ? `${thousands(run[0])} × (${run[3].length > 4 ? `${run[3].length} pieces` : run[3].map(e => EVENTS[e[0]]).join(", ")})`
         : `${thousands(run[0])} ×`));
 }
 
@@ -168,15 +177,18 @@ function drawGantt() {
   for (const t of ticks(gantt.from, gantt.to, gantt.width / 110)) {
     const x = toX(t);
     chart.append(svg("line", {class: "tick", x1: x, x2: x, y1: gantt.top - 5, y2: height - 4}),
-      svg("text", {class: "ticktext", x, y: 12, "text-anchor": x > gantt.width - 30 ? "end" : x < gantt.label + 12 ? "start" : "middle"}, t === 0 ? "0" : time(t)));
+      svg("text", {class: "ticktext", x, y: 12, "text-anchor": x > gantt.width - 30 ? "end" : x < gantt.label + 12 ? "start"
+        : "middle"}, t === 0 ? "0" : time(t)));
   }
   for (let i = 0; i < n; i++)
     drawLane(chart, i, gantt.top + i * gantt.lane);
   const cursor = toX(gantt.at.ps);
   if (document.activeElement === chart && cursor >= gantt.label && cursor <= gantt.width)
-    chart.append(svg("rect", {class: "cursor", x: cursor - 1, y: gantt.top + gantt.at.stage * gantt.lane - 2, width: 2, height: gantt.lane - 2}));
+    chart.append(svg("rect", {class: "cursor", x: cursor - 1, y: gantt.top + gantt.at.stage * gantt.lane - 2, width: 2,
+      height: gantt.lane - 2}));
   const whole = plan.schedule.end_ps / (gantt.to - gantt.from);
-  document.getElementById("zoomed").textContent = whole < 1.001 ? "the whole step" : `${time(gantt.from)} to ${time(gantt.to)}, ${three(whole)} × larger`;
+  document.getElementById("zoomed").textContent = whole < 1.001 ? "the whole step"
+    : `${time(gantt.from)} to ${time(gantt.to)}, ${three(whole)} × larger`;
   chart.dataset.from = gantt.from;
   chart.dataset.to = gantt.to;
 }
@@ -197,7 +209,8 @@ function zoomAt(ps, factor) {
 
 /* One micro-batch of the stage that is busy longest, in the middle of the step. */
 function zoomMicro() {
-  const stage = plan.plan.slowest, one = plan.stages[stage], span = 1.15 * (one.forward_ps + one.backward_ps) / plan.plan.chunks;
+  const stage = plan.plan.slowest, one = plan.stages[stage],
+    span = 1.15 * (one.forward_ps + one.backward_ps) / plan.plan.chunks;
   let middle = plan.schedule.end_ps / 2, found = null;
   eventsIn(plan.schedule.stages[stage], middle, middle + 4 * span, 0, e => found = found || (e.what === 0 ? e : null), () => 0);
   if (!found)
@@ -219,9 +232,11 @@ function describe(stage, ps) {
   }, () => 0);
   const held = heldAt(stage, ps), holds = plan.plan.chunks > 1 ? `${held} parts of micro-batches` : plural(held, "micro-batch");
   if (!found)
-    return {lines: [`stage ${stage}: waiting`, `${time(after - before)}, from ${time(before)} to ${time(after)}`, `holds activations of ${holds}`],
+    return {lines: [`stage ${stage}: waiting`, `${time(after - before)}, from ${time(before)} to ${time(after)}`,
+      `holds activations of ${holds}`],
       begin: before, end: after};
-  const lines = [`stage ${stage}: ${eventName(found)}`, `${time(found.time)}, from ${time(found.begin)} to ${time(found.begin + found.time)}`];
+  const lines = [`stage ${stage}: ${eventName(found)}`,
+    `${time(found.time)}, from ${time(found.begin)} to ${time(found.begin + found.time)}`];
   const piece = piecesOf(stage, found).find(p => p[1] <= ps && ps < p[1] + p[2]);
   if (piece)
     lines.push(`${PIECES[piece[0]]}: ${inLayer(S(piece[3]), stage, piece[4])}, ${time(piece[2])}`);
@@ -230,7 +245,8 @@ function describe(stage, ps) {
 }
 
 function moveCursor(stage, ps) {
-  gantt.at = {stage: Math.min(Math.max(stage, 0), plan.stages.length - 1), ps: Math.min(Math.max(ps, 0), plan.schedule.end_ps - 1)};
+  gantt.at = {stage: Math.min(Math.max(stage, 0), plan.stages.length - 1),
+    ps: Math.min(Math.max(ps, 0), plan.schedule.end_ps - 1)};
   const span = gantt.to - gantt.from;
   if (gantt.at.ps < gantt.from || gantt.at.ps > gantt.to)
     setView(gantt.at.ps - span / 2, gantt.at.ps + span / 2);
@@ -309,31 +325,38 @@ function scheduleTable() {
       }
     return {first, busy, last};
   };
-  const layers = s => s.first_layer === null ? "" : s.first_layer === s.last_layer ? s.first_layer : `${s.first_layer} … ${s.last_layer}`;
-  return more("The same as a table", table("When each stage works, and what a micro-batch takes", [["stage", "text"], ["layers", "text"],
-    ["devices", "number"], ["forward", "number"], ["backward", "number"], ["once", "number"], ["first work at", "number"], ["busy", "number"],
+  const layers = s => s.first_layer === null ? "" : s.first_layer === s.last_layer ? s.first_layer
+    : `${s.first_layer} … ${s.last_layer}`;
+  return more("The same as a table", table("When each stage works, and what a micro-batch takes",
+    [["stage", "text"], ["layers", "text"],
+    ["devices", "number"], ["forward", "number"], ["backward", "number"], ["once", "number"], ["first work at", "number"],
+      ["busy", "number"],
     ["waits", "number"], ["holds at most", "number"]],
   plan.stages.map((s, i) => {
     const r = row(i);
-    return [String(i), layers(s), `${s.first_device}–${s.first_device + s.devices - 1}`, time(s.forward_ps), time(s.backward_ps), time(s.once_ps),
+    return [String(i), layers(s), `${s.first_device}–${s.first_device + s.devices - 1}`, time(s.forward_ps),
+      time(s.backward_ps), time(s.once_ps),
       time(r.first), time(r.busy), percent(1 - r.busy / end), plural(s.in_flight, "micro-batch")];
   }), {id: "stages-table"}));
 }
 
 function drawTimeline(at) {
-  const p = plan.plan, n = plan.stages.length, button = (text, label, act) => el("button", {type: "button", "aria-label": label, onclick: act}, text);
+  const p = plan.plan, n = plan.stages.length, button = (text, label, act) =>
+    el("button", {type: "button", "aria-label": label, onclick: act}, text);
   const middle = () => (gantt.from + gantt.to) / 2, drawn = plan.schedule.micro_batches;
   gantt.lane = n > 40 ? 14 : n > 16 ? 20 : n > 8 ? 30 : n > 1 ? 42 : 72;
   gantt.to = plan.schedule.end_ps;
   const chart = svg("svg", {id: "gantt", class: "gantt", tabindex: 0, role: "application", "aria-describedby": "gantt-how",
     "aria-label": "Gantt chart of one training step"});
-  put(at, 
+  put(at,
     el("p", {}, n > 1 ? `${n} stages run ${plural(p.micro_batches, "micro-batch")} (${p.schedule}); a row is what every device of a stage does. `
       : `${plural(p.micro_batches, "micro-batch")}, one after the other; the row is what every device does. `,
     `The schedule takes ${time(p.simulated_ps)} when it is run event by event`,
-    Math.abs(p.simulated_ps / p.objective_ps - 1) < 5e-4 ? "." : `; the search’s own formula says ${time(p.objective_ps)}.`),
-    drawn < p.micro_batches && el("p", {class: "note"}, `Drawn are ${thousands(drawn)} of the ${thousands(p.micro_batches)} micro-batches: the middle repeats.`),
-    legend([["forward", "forward"], ["backward", "backward"], ["bubble", "waiting (bubble)"], ["compute", "kernels"], ["activation", "activation sums"],
+    time(p.simulated_ps) === time(p.objective_ps) ? "." : `; the search’s own formula says ${time(p.objective_ps)}.`),
+    drawn < p.micro_batches && el("p", {class: "note"},
+      `Drawn are ${thousands(drawn)} of the ${thousands(p.micro_batches)} micro-batches: the middle repeats.`),
+    legend([["forward", "forward"], ["backward", "backward"], ["bubble", "waiting (bubble)"], ["compute", "kernels"],
+      ["activation", "activation sums"],
       ["gradient", "gradient sums"], ["parameter", "weight gathers"], ["receive", "stage to stage"], ["update", "update"]]
       .filter(([cls]) => ["forward", "backward", "compute", "update"].includes(cls) || (cls === "bubble" ? n > 1
         : plan.stages.some(s => TIME_PARTS.some(([key, , c]) => c === cls && s.predicted[key] > 0))))),
@@ -346,7 +369,8 @@ function drawTimeline(at) {
       el("span", {id: "zoomed", class: "note"})),
     el("div", {id: "gantt-box"}, chart),
     el("p", {id: "gantt-said", class: "note said", "aria-hidden": "true"}),
-    el("p", {id: "gantt-how", class: "note"}, "Double-click, Ctrl and wheel, or the buttons zoom; drag moves. With the keyboard: arrows go from piece to " +
+    el("p", {id: "gantt-how", class: "note"},
+      "Double-click, Ctrl and wheel, or the buttons zoom; drag moves. With the keyboard: arrows go from piece to " +
       "piece and from stage to stage, + and − zoom, 0 shows all."),
     scheduleTable());
   listen(chart);

@@ -9,9 +9,11 @@ function indexTree(node, path) {
     const here = [...path, c], cells = cellsOf(c);
     if (c.tensors.length || c.kernels.length || c.layers)
       search.index.push({text: `${here.map(n => n.name).join(".")} ${c.path} ${cells.what} ${cells.words} ${c.kernels.map(k => S(k[7])).join(" ")}`.toLowerCase(),
-        kind: c.layers ? "layers" : c.kernels.length ? "op" : "tensor", title: c.layers ? c.name : c.path, detail: cells.what || c.where || "", go: () => reveal(here)});
+        kind: c.layers ? "layers" : c.kernels.length ? "op" : "tensor", title: c.layers ? c.name : c.path, detail: cells.what
+          || c.where || "", go: () => reveal(here)});
     for (const k of c.comms)
-      search.index.push({text: `${S(k[2])} ${c.path} ${S(k[10])} collective`.toLowerCase(), kind: S(k[2]), title: c.path, detail: S(k[10]), go: () => reveal(here)});
+      search.index.push({text: `${S(k[2])} ${c.path} ${S(k[10])} collective`.toLowerCase(), kind: S(k[2]), title: c.path,
+        detail: S(k[10]), go: () => reveal(here)});
     indexTree(c, here);
   }
 }
@@ -30,12 +32,16 @@ function showAt(id, row) {
 
 function buildIndex() {
   indexTree(tree.root, []);
-  plan.stages.forEach((s, i) => search.index.push({text: `stage ${i} ${s.first_layer} ${s.last_layer}`.toLowerCase(), kind: "stage", title: `stage ${i}`,
-    detail: s.first_layer ? `${s.first_layer} … ${s.last_layer}` : "", go: () => showAt("timeline", document.querySelectorAll("#stages-table tbody tr")[i])}));
-  plan.plan.others.forEach((o, i) => search.index.push({text: `${o.what} ${o.why} runner-up plan`.toLowerCase(), kind: "plan", title: o.what, detail: o.why || "",
+  plan.stages.forEach((s, i) => search.index.push({text: `stage ${i} ${s.first_layer} ${s.last_layer}`.toLowerCase(),
+    kind: "stage", title: `stage ${i}`,
+    detail: s.first_layer ? `${s.first_layer} … ${s.last_layer}` : "", go: () =>
+      showAt("timeline", document.querySelectorAll("#stages-table tbody tr")[i])}));
+  plan.plan.others.forEach((o, i) => search.index.push({text: `${o.what} ${o.why} runner-up plan`.toLowerCase(), kind: "plan",
+    title: o.what, detail: o.why || "",
     go: () => showAt("others", document.querySelectorAll("#others-table tbody tr")[i])}));
   const rows = [...document.querySelectorAll("#figures tbody tr")];
-  plan.figures.forEach((f, i) => search.index.push({text: `${S(f[0])} ${S(f[2])} ${S(f[3])} ${S(f[4])} figure`.toLowerCase(), kind: "figure",
+  plan.figures.forEach((f, i) => search.index.push({text: `${S(f[0])} ${S(f[2])} ${S(f[3])} ${S(f[4])} figure`.toLowerCase(),
+    kind: "figure",
     title: `${S(f[2])}: ${S(f[3])}`, detail: S(f[4]), go: () => showAt("basis", rows[i])}));
 }
 
@@ -47,7 +53,8 @@ function find(text) {
     if (words.every(w => entry.text.includes(w)))
       hits.push(entry);
   /* Names that begin or end so come first. */
-  const rank = h => h.title.toLowerCase() === words[0] ? 0 : h.title.toLowerCase().endsWith(words[0]) ? 1 : h.title.toLowerCase().includes(words[0]) ? 2 : 3;
+  const rank = h => h.title.toLowerCase() === words[0] ? 0 : h.title.toLowerCase().endsWith(words[0]) ? 1
+    : h.title.toLowerCase().includes(words[0]) ? 2 : 3;
   return hits.map((h, i) => [rank(h), i, h]).sort((a, b) => a[0] - b[0] || a[1] - b[1]).map(x => x[2]);
 }
 
@@ -58,7 +65,8 @@ function showFound() {
   search.hits = find(input.value);
   search.at = -1;
   const shown = search.hits.slice(0, MAX_FOUND);
-  list.replaceChildren(...shown.map((h, i) => el("li", {role: "option", id: `found-${i}`, "aria-selected": "false", onpointerdown: e => {
+  list.replaceChildren(...shown.map((h, i) => el("li", {role: "option", id: `found-${i}`, "aria-selected": "false",
+    onpointerdown: e => {
     e.preventDefault();
     choose1(i);
   }}, el("span", {class: "kind"}, h.kind), el("b", {}, h.title), el("span", {class: "note"}, ` ${h.detail}`))));

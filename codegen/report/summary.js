@@ -21,8 +21,9 @@ function drawSummary(at) {
   const micro = m.batch / p.micro_batches;
   const meshes = [...new Set(plan.stages.map(x => meshName(plan.programs[x.program])))];
   const recompute = [...new Set(plan.stages.map(x => plan.programs[x.program].recompute))].join(", ");
-  put(at, 
-    el("p", {class: "lead"}, `${millions(m.parameters)} parameters on ${plan.cluster.words}; ${batch}, ${m.precision}, ${m.optimizer}`),
+  put(at,
+    el("p", {class: "lead"},
+      `${millions(m.parameters)} parameters on ${plan.cluster.words}; ${batch}, ${m.precision}, ${m.optimizer}`),
     el("dl", {class: "figures"},
       figure("step", seconds(s), "a step", `${thousands(s * 1e6)} µs; simulated event by event: ${time(p.simulated_ps)}`),
       figure("rate", `${thousands(m.batch * m.tokens_per_sample / s)} ${unit}/s`, "throughput",
@@ -59,21 +60,24 @@ function drawOthers(at) {
     svg("rect", {class: "loss", x: 100 * STEP_PS / most, width: Math.max(0, 100 * (ps - STEP_PS) / most), height: 10}));
   put(at, table("Runners-up, the best first: how much longer a step takes, and what it loses by", [
     ["slower", "number"], ["a step", "number"], ["", "bars"], ["plan", "why"], ["why", "why"]],
-  p.others.map(o => [`${o.time_ps >= STEP_PS ? "+" : ""}${(100 * (o.time_ps / STEP_PS - 1)).toFixed(1)} %`, time(o.time_ps), bar(o.time_ps),
+  p.others.map(o => [`${o.time_ps >= STEP_PS ? "+" : ""}${(100 * (o.time_ps / STEP_PS - 1)).toFixed(1)} %`, time(o.time_ps),
+    bar(o.time_ps),
     o.what, o.why || "nothing sticks out"]), {id: "others-table"}));
 }
 
 function drawBasis(at) {
   const p = plan.plan, d = plan.device, peaks = Object.entries(d.peak_flops_per_s);
-  put(at, 
+  put(at,
     el("p", {}, "Nothing here was measured on this cluster: times come from a model of kernels and collectives over the figures " +
       "below, and the search minimises them. ", claim()),
     el("dl", {class: "facts"},
       el("dt", {}, "step of this plan"), el("dd", {id: "objective"}, `${thousands(p.objective_ps)} ps`),
-      el("dt", {}, "no plan searched is under"), el("dd", {id: "bound"}, p.bound_ps > 0 ? `${thousands(p.bound_ps)} ps` : "not known"),
+      el("dt", {}, "no plan searched is under"), el("dd", {id: "bound"}, p.bound_ps > 0 ? `${thousands(p.bound_ps)} ps`
+        : "not known"),
       el("dt", {}, "optimality gap"), el("dd", {id: "gap"}, `${+(100 * p.gap).toPrecision(6)} %`),
       el("dt", {}, "schedule run event by event"), el("dd", {id: "simulated"}, `${thousands(p.simulated_ps)} ps`),
-      el("dt", {}, "device"), el("dd", {}, `${d.name}: ${bytes(d.mem_bytes)} of which ${bytes(d.usable_bytes)} are used at most, `,
+      el("dt", {}, "device"), el("dd", {},
+        `${d.name}: ${bytes(d.mem_bytes)} of which ${bytes(d.usable_bytes)} are used at most, `,
         `${rate(d.mem_bytes_per_s)} memory, ${seconds(d.launch_s)} per kernel; peak `,
         peaks.map(([k, v]) => `${k} ${three(v / 1e12)}`).join(", "), " TFLOP/s")),
     el("div", {id: "figures"}));

@@ -28,7 +28,8 @@ function splitTemplate(name) {
   const m = /^(.*?)\.\*([+-]\d+)?(?:\.(.*))?$/.exec(name);
   if (!m)
     return null;
-  const other = !m[2] ? "" : m[2] === "-1" ? "(of the layer before)" : m[2] === "+1" ? "(of the next layer)" : `(of layer ${m[2]})`;
+  const other = !m[2] ? "" : m[2] === "-1" ? "(of the layer before)" : m[2] === "+1" ? "(of the next layer)"
+    : `(of layer ${m[2]})`;
   return [m[1], [other, m[3] || ""].filter(x => x).join(".")];
 }
 
@@ -38,7 +39,8 @@ function recordsOf(program) {
   for (const list of ["tensors", "kernels", "collectives"])
     for (const [at, record] of program[list].entries()) {
       const name = S(record[list === "collectives" ? 6 : 2]);
-      out.push({list: list === "collectives" ? "comms" : list, record, name, layers: spans(S(record[0])), split: splitTemplate(name),
+      out.push({list: list === "collectives" ? "comms" : list, record, name, layers: spans(S(record[0])),
+        split: splitTemplate(name),
         order: list === "kernels" ? at + 1 : list === "tensors" && record[3] === 1 ? 0 : Infinity});
     }
   return out;
@@ -47,7 +49,8 @@ function recordsOf(program) {
 /* What a record decides: names of what it reads from outside do not count, so that a first layer is as the others. */
 function decision(list, record) {
   const shardings = operands => operands.map(o => [o[1], o[2]]);
-  return JSON.stringify(list === "kernels" ? [list, record.slice(2, 12), shardings(record[12]), shardings(record[13])] : [list, record.slice(2)]);
+  return JSON.stringify(list === "kernels" ? [list, record.slice(2, 12), shardings(record[12]), shardings(record[13])]
+    : [list, record.slice(2)]);
 }
 
 /* Layers of one program that hold records alike, by repeat: [{repeat, layers, key, records (those of most layers)}]. */
@@ -65,7 +68,8 @@ function layerGroups(records) {
   for (const [repeat, layers] of byRepeat) {
     const same = new Map();
     for (const [k, list] of [...layers].sort((a, b) => a[0] - b[0])) {
-      const key = list.map(r => r.decision).sort().join("\n"), g = same.get(key) || same.set(key, {repeat, layers: [], key, records: list}).get(key);
+      const key = list.map(r => r.decision).sort().join("\n"), g = same.get(key)
+        || same.set(key, {repeat, layers: [], key, records: list}).get(key);
       const common = rs => rs.reduce((n, r) => n + r.layers.reduce((m, [a, b]) => m + b - a + 1, 0), 0);
       g.layers.push(k);
       if (common(list) > common(g.records))
@@ -105,27 +109,32 @@ function buildTree() {
       (top.get(part) || top.set(part, []).get(part)).push(r);
     }
     for (const [part, list] of top) {
-      const key = `${part} ${contentOf(list)}`, merged = loose.get(key) || loose.set(key, {part, records: list, stages: []}).get(key);
+      const key = `${part} ${contentOf(list)}`, merged = loose.get(key)
+        || loose.set(key, {part, records: list, stages: []}).get(key);
       merged.stages.push(...stages);
     }
   });
   /* In the order in which the model runs: by stage, then by the first kernel; inputs come first. */
   const order = g => g.stages[0] * 1e6 + Math.min(9e5, ...g.records.map(r => r.order));
-  const several = plan.stages.length > 1, times = new Map(), entries = [...loose.values(), ...groups.values()].sort((a, b) => order(a) - order(b));
+  const several = plan.stages.length > 1, times = new Map(), entries = [...loose.values(), ...groups.values()].sort((a, b) =>
+    order(a) - order(b));
   for (const g of loose.values())
     times.set(g.part, (times.get(g.part) || 0) + 1);
   for (const g of entries) {
     if (g.part !== undefined) {
-      const unique = times.get(g.part) === 1, node = childOf(root, unique ? g.part : `${g.part} ${g.stages.join()}`, g.part, g.part);
+      const unique = times.get(g.part) === 1, node = childOf(root, unique ? g.part : `${g.part} ${g.stages.join()}`, g.part,
+        g.part);
       node.where = several ? stagesName(g.stages) : "";
       addRecords(node, g.records, g.part, r => r.name.split(".").slice(1).join("."));
       continue;
     }
     g.numbers.sort((a, b) => a - b);
     const repeat = descend(root, g.repeat, ""), text = ranges(g.numbers);
-    const node = childOf(repeat, `layers ${text} ${g.stages.join()}`, `${g.repeat}.${text.replaceAll("–", `–${g.repeat}.`)}`, `${g.repeat}.*`);
+    const node = childOf(repeat, `layers ${text} ${g.stages.join()}`, `${g.repeat}.${text.replaceAll("–", `–${g.repeat}.`)}`,
+      `${g.repeat}.*`);
     node.layers = g.numbers.length;
-    node.where = [plural(g.numbers.length, "layer") + (g.numbers.length > 1 ? " alike" : ""), several ? stagesName([...new Set(g.stages)]) : ""].filter(x => x).join(", ");
+    node.where = [plural(g.numbers.length, "layer") + (g.numbers.length > 1 ? " alike" : ""), several
+      ? stagesName([...new Set(g.stages)]) : ""].filter(x => x).join(", ");
     addRecords(node, g.records, `${g.repeat}.*`, r => r.split[1]);
   }
   sumUp(root);
@@ -163,7 +172,8 @@ function cellsOf(node) {
     return {what: `weight, ${S(weight[5])}`, shape: S(weight[6]), words: S(weight[7]), local: S(weight[8]), bytes: weight[9]};
   if (k) {
     const out = node.tensors.find(x => x[3] === 0 || x[3] === 4), made = k[13][0];
-    return {what: `${S(k[4])}${k[3] === 1 ? "" : `, ${PHASES[k[3]]}`}`, shape: out ? S(out[6]) : made ? S(made[3]) : "", words: S(k[8]),
+    return {what: `${S(k[4])}${k[3] === 1 ? "" : `, ${PHASES[k[3]]}`}`, shape: out ? S(out[6]) : made ? S(made[3]) : "",
+      words: S(k[8]),
       local: out ? S(out[8]) : made ? S(made[2]) : "", bytes: out ? out[9] : null};
   }
   if (t)
@@ -174,9 +184,11 @@ function cellsOf(node) {
 function rowOf(node, level, place, of) {
   const c = cellsOf(node), open = node.children.size > 0;
   const cell = (cls, label, content) => el("div", {role: "gridcell", class: cls, "data-label": label}, content);
-  const row = el("div", {role: "row", class: "treerow", "aria-level": level, "aria-expanded": open ? "false" : null, "aria-posinset": place,
+  const row = el("div", {role: "row", class: "treerow", "aria-level": level, "aria-expanded": open ? "false" : null,
+    "aria-posinset": place,
     "aria-setsize": of, tabindex: -1, style: `--level: ${level - 1}`, "data-path": node.path},
-  el("div", {role: "rowheader", class: "t-name"}, el("span", {class: "twist", "aria-hidden": "true"}), el("span", {class: "t-label"}, node.name),
+  el("div", {role: "rowheader", class: "t-name"}, el("span", {class: "twist", "aria-hidden": "true"}),
+    el("span", {class: "t-label"}, node.name),
     node.where && el("span", {class: "note"}, ` ${node.where}`)),
   cell("t-what", "", [c.what || (node.weights ? `${millions(node.weights)} parameters${node.layers > 1 ? " each" : ""}` : "")]),
   cell("t-shape", "whole", c.shape), cell("t-words", "split", c.words), cell("t-local", "a device", c.local),
@@ -203,15 +215,19 @@ function operandTable(caption, operands) {
 function detailsOf(node) {
   const parts = [];
   for (const t of node.tensors)
-    parts.push(facts([[ROLES[t[3]], node.path], ["type", S(t[5])], ["whole", `${S(t[6])}: ${thousands(t[10])} elements`], ["split", S(t[7])],
+    parts.push(facts([[ROLES[t[3]], node.path], ["type", S(t[5])], ["whole", `${S(t[6])}: ${thousands(t[10])} elements`],
+      ["split", S(t[7])],
       ["on a device", `${S(t[8])}: ${bytes(t[9])}`], ["made in", t[4] >= 0 ? PHASES[t[4]] : "rests from step to step"],
       ["gathered", t[3] === 2 && /over/.test(S(t[7])) ? t[11] ? "once per step, and kept" : "where it is used" : ""]]));
   for (const k of node.kernels)
-    parts.push(facts([["kernel", `${S(k[4])}${S(k[7]) ? `, fused with ${S(k[7])}` : ""}`], ["element", S(k[5]) ? `<${S(k[5])}>` : ""], ["in the model file", S(k[6])],
-      ["phase", PHASES[k[3]]], ["split", S(k[8])], ["time", `${time(k[9])}${k[10] ? ` and ${time(k[10])} of sums inside` : ""}, ${plural(k[11], "time")} a step`]]),
+    parts.push(facts([["kernel", `${S(k[4])}${S(k[7]) ? `, fused with ${S(k[7])}` : ""}`],
+      ["element", S(k[5]) ? `<${S(k[5])}>` : ""], ["in the model file", S(k[6])],
+      ["phase", PHASES[k[3]]], ["split", S(k[8])], ["time",
+        `${time(k[9])}${k[10] ? ` and ${time(k[10])} of sums inside` : ""}, ${plural(k[11], "time")} a step`]]),
     operandTable("Reads", k[12]), operandTable("Makes", k[13]));
   if (node.comms.length)
-    parts.push(table("Collectives", [["collective", "text"], ["phase", "text"], ["bytes", "number"], ["time", "number"], ["times a step", "number"], ["why", "why"]],
+    parts.push(table("Collectives", [["collective", "text"], ["phase", "text"], ["bytes", "number"], ["time", "number"],
+      ["times a step", "number"], ["why", "why"]],
       node.comms.map(c => [S(c[2]), PHASES[c[4]], bytes(c[7]), time(c[9]), thousands(c[8]), S(c[10])])));
   return parts;
 }
@@ -258,7 +274,8 @@ function toggleDetails(row) {
   }
   const parts = detailsOf(row.node);
   if (parts.length)
-    row.after(el("div", {class: "details", role: "row", style: row.getAttribute("style")}, el("div", {role: "gridcell"}, parts)));
+    row.after(el("div", {class: "details", role: "row", style: row.getAttribute("style")},
+      el("div", {role: "gridcell"}, parts)));
 }
 
 function focusRow(row) {
@@ -272,11 +289,14 @@ function treeKey(e) {
   const row = e.target.closest(".treerow");
   if (!row || e.target !== row || e.ctrlKey || e.altKey || e.metaKey)
     return;
-  const rows = [...tree.box.querySelectorAll(".treerow")], i = rows.indexOf(row), open = row.getAttribute("aria-expanded") === "true";
+  const rows = [...tree.box.querySelectorAll(".treerow")], i = rows.indexOf(row),
+    open = row.getAttribute("aria-expanded") === "true";
   const level = Number(row.getAttribute("aria-level"));
   const act = {
-    ArrowDown: () => i + 1 < rows.length && focusRow(rows[i + 1]), ArrowUp: () => i > 0 && focusRow(rows[i - 1]), Home: () => focusRow(rows[0]),
-    End: () => focusRow(rows[rows.length - 1]), ArrowRight: () => open ? i + 1 < rows.length && focusRow(rows[i + 1]) : setOpen(row, true),
+    ArrowDown: () => i + 1 < rows.length && focusRow(rows[i + 1]), ArrowUp: () => i > 0 && focusRow(rows[i - 1]), Home: () =>
+      focusRow(rows[0]),
+    End: () => focusRow(rows[rows.length - 1]), ArrowRight: () => open ? i + 1 < rows.length && focusRow(rows[i + 1])
+      : setOpen(row, true),
     ArrowLeft: () => {
       if (open)
         setOpen(row, false);
@@ -306,7 +326,8 @@ function reveal(path) {
 function drawModel(at) {
   tree.root = buildTree();
   tree.box = el("div", {role: "treegrid", "aria-label": "Operators and tensors by scope", class: "tree"},
-    el("div", {role: "row", class: "treehead"}, [["t-name", "name"], ["t-what", "what it is"], ["t-shape", "whole shape"], ["t-words", "how it is split"],
+    el("div", {role: "row", class: "treehead"}, [["t-name", "name"], ["t-what", "what it is"], ["t-shape", "whole shape"],
+      ["t-words", "how it is split"],
       ["t-local", "on a device"], ["t-bytes number", "bytes there"], ["t-time number", "time in a step"]]
       .map(([cls, text]) => el("div", {role: "columnheader", class: cls}, text))));
   const rows = childrenRows(tree.root, 1);

@@ -171,6 +171,22 @@ def test_again(folders):
         h.check(str(h.ROOT) not in (folder / "graph.ir").read_text(), f"{name}: graph.ir has no absolute path")
 
 
+OTHERS = [{"what": "pp 2, 2 x (data 1), 8 micro-batches", "why": "bubble 12 % instead of 4 %", "time_ps": 1.25}, {"what": "data 2 </td>", "why": "", "time_ps": 1.5}]
+
+
+def test_others(tiny):
+    """Runners-up as plan.json keeps them."""
+    folder = h.TMP / "others"
+    shutil.copytree(tiny, folder)
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["runners_up"] = [dict(o, time_ps=int(o["time_ps"] * plan["objective_ps"])) for o in OTHERS]
+    (folder / "plan.json").write_text(json.dumps(plan))
+    h.must(h.run([h.MPPLAN, "--report", folder]))
+    page = Page(folder / "report.html")
+    h.check([o["time_ps"] for o in page.data["plan"]["others"]] == [o["time_ps"] for o in plan["runners_up"]], "runners-up are in the page")
+    return folder
+
+
 def test_again_wrong(tiny):
     bad = h.TMP / "bad"
     bad.mkdir()
@@ -400,12 +416,13 @@ def main():
             folder = make(name, *plans[name])
             made[name] = (folder, *check_data(name, folder))
         h.guarded(name, one)
-    evil = []
+    evil, others = [], []
     if h.only(["names"]):
         h.guarded("names", lambda: evil.append(test_names()))
     if "tiny" in made:
         h.guarded("bytes", test_bytes, made["tiny"][0])
         h.guarded("again, wrong", test_again_wrong, made["tiny"][0])
+        h.guarded("runners-up", lambda: others.append(test_others(made["tiny"][0])))
     h.guarded("again", test_again, made)
     driver = browser()
     if not driver:
@@ -418,6 +435,14 @@ def main():
                     paint = show(driver, name, folder, page, plan, width)
                     print(f"{name} at {width}: first paint after {paint:.0f} ms, {len(page.source) // 1024} KiB", flush=True)
                 h.guarded(f"{name} at {width}", both)
+        if others:
+            def compared():
+                shown = Shown(driver, "others", others[0])
+                rows = shown.js("return [...document.querySelectorAll('#others-table tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
+                shown.check([r[0] for r in rows] == ["+25.0 %", "+50.0 %"] and [r[3] for r in rows] == [o["what"] for o in OTHERS], "each runner-up", rows)
+                shown.shot("others")
+                shown.quiet()
+            h.guarded("runners-up in a browser", compared)
         if evil and evil[0]:
             def quietly():
                 shown = Shown(driver, "evil", evil[0])
