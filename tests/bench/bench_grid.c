@@ -1,12 +1,12 @@
 /* bench_grid.c - is the planner's plan as good as the best of the grid of Megatron-style plans, by the same cost model?
  *
- *     bench_grid [--stages LAYERSxDEVICES,...] MODEL.xml ARGUMENTS OF mpplan...      --fix: the published plan
+ *     bench_grid [--ours] [--stages LAYERSxDEVICES,...] MODEL.xml ARGUMENTS OF mpplan...      --fix: the published plan
  *
  * A grid point: tp up to a node, pp that divides the layers, dp the rest of the devices, any micro-batch per replica that
  * divides the batch, none, selective or full recomputation, any number of chunks that divides a stage's layers. Stages have
  * equally many layers; the first has the embedding too, the last the head. ZeRO, sequence and vocabulary parallelism as
  * in FLAVOURS. A stage is priced by what the planner prices stages with (planner/stages.h), a step by mpp_schedule_time.
- * --stages: the published plan's stages, where they are not alike.
+ * --stages: the published plan's stages, where they are not alike. --ours: no grid, the published plan and ours alone.
  *
  * Prints one JSON object. tests/bench/bench_grid.py makes the table. */
 #include <inttypes.h>
@@ -344,17 +344,9 @@ static int heads_of(const struct mpp_options *o)
     return 1;
 }
 
-static void run(struct grid *g, const struct mpp_pins *pins, const struct cut *cut)
+static void print_grid(struct grid *g)
 {
-    struct point known;
-    struct mpp_plan *plan = NULL;
-    struct mpp_pins none = mpp_pins_none();
     double start = cpu_s();
-    printf("{");
-    int64_t time = published(g, pins, cut, &known);
-    if (time < INT64_MAX)
-        printf("\"published_s\": %.6f,\n", (double)time * 1e-12);
-    fflush(stdout);
     for (int f = 0; f < N_FLAVOURS; f++)
         g->best[f].time_ps = INT64_MAX;
     price_all(g);
@@ -366,7 +358,21 @@ static void run(struct grid *g, const struct mpp_pins *pins, const struct cut *c
     }
     fflush(stdout);
     check(g);
-    start = cpu_s();
+}
+
+static void run(struct grid *g, const struct mpp_pins *pins, const struct cut *cut, bool grid)
+{
+    struct point known;
+    struct mpp_plan *plan = NULL;
+    struct mpp_pins none = mpp_pins_none();
+    printf("{");
+    int64_t time = published(g, pins, cut, &known);
+    if (time < INT64_MAX)
+        printf("\"published_s\": %.6f,\n", (double)time * 1e-12);
+    fflush(stdout);
+    if (grid)
+        print_grid(g);
+    double start = cpu_s();
     if (plan_time(g, &none, g->arena, &plan) == INT64_MAX)
         plan = NULL;
     print_plan("ours", plan, cpu_s() - start);
@@ -378,7 +384,12 @@ int main(int argc, char **argv)
     struct mpp_arena *arena = mpp_arena_new();
     struct mpp_diag *diag = mpp_diag_new(stderr);
     struct cut cut = {0};
-    bool ok = true;
+    bool ok = true, grid = true;
+    if (argc > 1 && strcmp(argv[1], "--ours") == 0) {
+        grid = false;
+        argc--;
+        argv++;
+    }
     if (argc > 2 && strcmp(argv[1], "--stages") == 0) {
         ok = read_cut(argv[2], &cut);
         argc -= 2;
@@ -393,7 +404,7 @@ int main(int argc, char **argv)
         g.heads = ok ? heads_of(&options) : 1;
     }
     if (ok)
-        run(&g, &options.pins, &cut);
+        run(&g, &options.pins, &cut, grid);
     mpp_diag_free(diag);
     mpp_arena_free(arena);
     return ok ? 0 : 2;

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Is the plan as good as the best of the whole grid of Megatron-style plans? (docs/quality.md)
 
-    tests/bench/bench_grid.py [-v] [NAME...]          all rows, or those named: 1.7B ... 1008B, alpa-350M ... alpa-39B
+    tests/bench/bench_grid.py [-v] [--grid FILE] [NAME...]     all rows, or those named: 1.7B ... 1008B, alpa-350M ... alpa-39B
+
 
 For each configuration of Megatron's table 1 (Narayanan et al., SC21; plans from its repository, examples/sc21/run_table_1.sh)
 and of Alpa's GPT series (Zheng et al., OSDI 22; plans from its repository, benchmark/alpa/suite_auto_gpt.py): the predicted
 step time of the published plan, of the best point of the grid, and of the plan that mpplan finds without pins, all by the
-same cost model. Prints a Markdown table. Exit status 1 where a plan is slower than the grid's best.
-BENCH_GRID names another bench_grid. The larger rows take minutes.
+same cost model. Prints a Markdown table. Exit status 1 where a plan is slower than the grid's best. The grids of the larger
+rows take many minutes: --grid keeps what was found in FILE, and takes it from there the next time, which is only right while
+prices stay as they are. -v prints what bench_grid says. BENCH_GRID names another bench_grid.
 """
+import argparse
 import json
 import os
 import subprocess
@@ -89,27 +92,37 @@ def seconds(x):
     return "does not fit" if x is None else f"{x:.4g} s"
 
 
+def ask(arguments):
+    p = subprocess.run([BENCH, *arguments], capture_output=True, text=True)
+    if p.returncode != 0:
+        sys.exit(p.stderr or f"{BENCH} ended with status {p.returncode}")
+    return json.loads(p.stdout)
+
+
 def main():
-    names = [a for a in sys.argv[1:] if not a.startswith("-")]
-    verbose = "-v" in sys.argv
-    unknown = set(names) - {r[0] for r in rows()}
-    if unknown or (set(sys.argv[1:]) - set(names) - {"-v"}):
-        print(__doc__, file=sys.stderr)
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("-v", action="store_true", dest="verbose")
+    parser.add_argument("--grid", type=Path)
+    options = parser.parse_args()
+    unknown = [n for n in options.names if n not in {r[0] for r in rows()}]
+    if unknown:
+        print(f"there is no row {unknown[0]}; there are {', '.join(r[0] for r in rows())}", file=sys.stderr)
         return 2
+    kept = json.loads(options.grid.read_text()) if options.grid and options.grid.exists() else {}
     print("| model | GPUs | published plan | its step | best of the grid | its step | ours | its step | better than the grid | "
           "than published | seconds to plan | gap | grid points: priced, passed over, not fitting |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     worse = 0
     for name, gpus, words, arguments in rows():
-        if names and name not in names:
+        if options.names and name not in options.names:
             continue
-        p = subprocess.run([BENCH, *arguments], capture_output=True, text=True)
-        if p.returncode != 0:
-            print(p.stderr, file=sys.stderr)
-            return 2
-        if verbose:
-            print(name, p.stdout, file=sys.stderr, flush=True)
-        r = json.loads(p.stdout)
+        r = {**kept[name], **ask(["--ours", *arguments])} if name in kept else ask(arguments)
+        if options.grid:
+            kept[name] = r
+            options.grid.write_text(json.dumps(kept, indent=1) + "\n")
+        if options.verbose:
+            print(name, json.dumps(r), file=sys.stderr, flush=True)
         points = [r[f] for f in ("2021", "2022", "free") if r[f]]
         best = min(points, key=lambda x: x["step_s"]) if points else None
         ours = r["ours"]
