@@ -14,7 +14,7 @@ OWNERS = {  # third-party header -> the only files that may include it
     r"yajl/": r"solver/iopddl\.c",
     r"zlib\.h": r"solver/iopddl\.c",
     r"jansson\.h": r"planner/plan_json_value\.[ch]",
-    r"mpi\.h": r"runtime/host/transport_mpi(_shm)?\.[ch]",
+    r"mpi\.h": r"runtime/host/transport_mpi(_shm|_transfers)?\.[ch]",
     r"(cblas|openblas/.*|lapacke)\.h": r"runtime/host/kernels_gemm\.c",
 }
 COMMAND = sorted(p for p in ROOT.iterdir() if p.suffix in (".c", ".h"))  # of the folder that holds mpplan.c
