@@ -352,6 +352,13 @@ def check_tree(page, data):
                sorted(names - labels)[:4])
     page.js("for (const r of [...document.querySelectorAll('.treerow[aria-expanded=\"true\"]')].reverse()) r.querySelector('.t-name').click()")
     page.check(page.js(rows) == before, "and closes again", page.js(rows))
+    if len(data["stages"]) == 1:
+        stage, b = data["stages"][0], data["plan"]["micro_batches"]
+        local = sum((b if k < 2 else 1) * n * piece[1] for k, part in enumerate(data["programs"][0]["parts"]) for n, _, _, pieces in part
+                    for piece in pieces if piece[0] == 5)
+        busy = b * (stage["forward_ps"] + stage["backward_ps"]) + stage["once_ps"]
+        summed = page.js("return tree.root.ps") + local
+        page.check(abs(summed / busy - 1) < 1e-6, "the tree's times add up to the step", f"{summed} {busy}")
     page.js("document.querySelector('.treerow[aria-expanded]').focus()")
     path = page.js("return document.activeElement.dataset.path")
     page.key("ArrowRight")
