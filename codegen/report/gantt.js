@@ -291,6 +291,9 @@ function listen(chart) {
   });
   chart.addEventListener("pointerleave", hideTip);
   chart.addEventListener("pointerdown", e => {
+    const p = at(e);
+    if (e.pointerType !== "mouse" && p.stage >= 0 && p.stage < plan.stages.length && p.ps >= gantt.from)
+      showTip(e, describe(p.stage, p.ps).lines);
     if (e.button === 0 && e.pointerType === "mouse" && gantt.to - gantt.from < plan.schedule.end_ps) {
       drag = {x: e.clientX, from: gantt.from, to: gantt.to};
       chart.setPointerCapture(e.pointerId);
