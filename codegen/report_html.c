@@ -223,19 +223,18 @@ static void close_stream(void *p)
     *s = (struct stream){0};
 }
 
-/* report.txt, for browsers without scripts. */
-static enum mpp_status plain_text(struct mpp_diag *diag, const struct report *r, const char **out)
+/* report.txt, for browsers without scripts; where it cannot be written into memory, that is out. */
+static const char *plain_text(const struct report *r)
 {
     struct stream *s = mpp_arena_array(r->arena, 1, struct stream);
     s->f = open_memstream(&s->text, &s->size);
     if (!s->f)
         mpp_arena_fail(r->arena, 0);
     mpp_arena_defer(r->arena, close_stream, s);
-    MPP_TRY(mpp_report_write(diag, r->whole, r->cluster, r->plan, r->prog, s->f));
-    if (fflush(s->f) != 0)
+    struct mpp_diag *silent = mpp_diag_in(r->arena, NULL);
+    if (mpp_report_write(silent, r->whole, r->cluster, r->plan, r->prog, s->f) != MPP_OK || fflush(s->f) != 0)
         mpp_arena_fail(r->arena, 0);
-    *out = mpp_html_escape(r->arena, s->text);
-    return MPP_OK;
+    return mpp_html_escape(r->arena, s->text);
 }
 
 enum mpp_status mpp_report_html(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
@@ -244,26 +243,20 @@ enum mpp_status mpp_report_html(struct mpp_diag *diag, const struct mpp_graph *g
     struct report r = {.arena = mpp_arena_scratch(graph->arena), .whole = graph, .cluster = cluster, .plan = plan, .prog = prog,
                        .out = out};
     r = mpp_report_at(&r, mpp_report_slowest(plan));
-    const char *plain = "", *title = mpp_html_escape(r.arena, graph->model->name);
-    enum mpp_status st = plain_text(diag, &r, &plain);
-    if (st == MPP_OK) {
-        fprintf(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-                     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-                     "<meta name=\"color-scheme\" content=\"light dark\">\n<title>%s: plan</title>\n<style>\n%s</style>\n</head>\n<body>\n"
-                     "<noscript>\n<p>This page draws the plan with a script. Without it, report.txt says the same in words:</p>\n"
-                     "<pre>%s</pre>\n</noscript>\n%s<script type=\"application/json\" id=\"plan\">",
-                title, asset("report.css"), plain, asset("body.html"));
-        fprintf(out, "%s</script>\n<script>\n\"use strict\";\n", page_json(&r));
-        for (const struct mpp_embedded_source *a = mpp_embedded_report; a->path; a++)
-            if (strlen(a->path) > 3 && strcmp(a->path + strlen(a->path) - 3, ".js") == 0)
-                fprintf(out, "%s", a->text);
-        fprintf(out, "</script>\n</body>\n</html>\n");
-    }
-    bool failed = ferror(out);
+    fprintf(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+                 "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+                 "<meta name=\"color-scheme\" content=\"light dark\">\n<title>%s: plan</title>\n<style>\n%s</style>\n</head>\n<body>\n"
+                 "<noscript>\n<p>This page draws the plan with a script. Without it, report.txt says the same in words:</p>\n"
+                 "<pre>%s</pre>\n</noscript>\n%s<script type=\"application/json\" id=\"plan\">",
+            mpp_html_escape(r.arena, graph->model->name), asset("report.css"), plain_text(&r), asset("body.html"));
+    fprintf(out, "%s</script>\n<script>\n\"use strict\";\n", page_json(&r));
+    for (const struct mpp_embedded_source *a = mpp_embedded_report; a->path; a++)
+        if (strlen(a->path) > 3 && strcmp(a->path + strlen(a->path) - 3, ".js") == 0)
+            fprintf(out, "%s", a->text);
+    fprintf(out, "</script>\n</body>\n</html>\n");
     mpp_arena_free(r.arena);
-    if (st == MPP_OK && !failed)
+    if (!ferror(out))
         return MPP_OK;
-    if (st == MPP_OK)
-        mpp_diag_error(diag, (struct mpp_loc){0}, "cannot write report.html");
+    mpp_diag_error(diag, (struct mpp_loc){0}, "cannot write report.html");
     return MPP_IO;
 }

@@ -152,7 +152,7 @@ void mpp_html_collectives(struct mpp_html *h)
 /* ---- the schedule ---- */
 
 /* More pieces of work are not drawn one by one: a step of fewer micro-batches is drawn instead. */
-static const int64_t MOST_EVENTS = 1000000;
+static const int64_t MOST_EVENTS = 200000;
 enum { LEAST_RUN = 3, MAX_PATTERNS = 4 };
 
 /* Is event B what A is some micro-batches later? */

@@ -219,7 +219,8 @@ static const char *operands(const struct mpp_html *h, const struct mpp_group *gr
     return mpp_text_string(&out);
 }
 
-/* Fields: name, phase, op, element of the model file, its place in the file, other ops of the kernel, split, time and time of
+/* What kernels take; collectives, those inside of kernels and what is received are listed as such.
+ * Fields: name, phase, op, element of the model file, its place in the file, other ops of the kernel, split, time and time of
  * collectives inside of one execution, executions per step, what it reads, what it makes. */
 static void write_kernels(struct mpp_html *h)
 {
@@ -228,7 +229,7 @@ static void write_kernels(struct mpp_html *h)
     mpp_html_records_begin(h, &rs);
     int64_t *compute_ps = mpp_arena_array(r->arena, r->g->n_groups, int64_t), *internal_ps = mpp_arena_array(r->arena, r->g->n_groups, int64_t);
     for (int i = 0; i < h->n_pieces; i++)
-        if (h->piece[i].kind != MPP_PIECE_STEP)
+        if (h->piece[i].kind == MPP_PIECE_COMPUTE || h->piece[i].kind == MPP_PIECE_INTERNAL)
             (h->piece[i].kind == MPP_PIECE_INTERNAL ? internal_ps : compute_ps)[h->piece[i].group] += h->piece[i].cost_ps;
     for (int i = 0; i < r->g->n_groups; i++) {
         const struct mpp_group *group = &r->g->groups[i];

@@ -180,7 +180,7 @@ const char *const *mpp_device_names(struct mpp_arena *arena, int *out_n);
 
 /* A figure that costs rest on, as its file says it. */
 struct mpp_figure {
-    const char *file;                  /* "devices/A100-SXM4-80GB.xml" of the built-in files, or the user's as given */
+    const char *file;                  /* "devices/A100-SXM4-80GB.xml" of the built-in files, or the user's without folders */
     int line;
     const char *what;                  /* "memory" */
     const char *value;                 /* the element's attributes: "bytes 80GiB, usable 0.92" */

@@ -1,4 +1,5 @@
 /* figures.c - the figures that costs rest on, with where each is from. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "costmodel/costmodel.h"
@@ -55,8 +56,9 @@ const struct mpp_figure *mpp_cluster_figures(struct mpp_arena *arena, const stru
     *out_n = 0;
     if (!cluster->root)
         return NULL;
-    const char *file = cluster->root->loc.file;
-    l.file = file && strncmp(file, builtin, strlen(builtin)) == 0 ? file + strlen(builtin) : file ? file : "";
+    const char *file = cluster->root->loc.file ? cluster->root->loc.file : "", *slash = strrchr(file, '/');
+    bool own = strncmp(file, builtin, strlen(builtin)) != 0;
+    l.file = !own ? file + strlen(builtin) : slash ? slash + 1 : file;
     add_tree(&l, cluster->root, NULL);
     add_builtin(&l, mpp_embedded_devices, "devices", mpp_xml_get(cluster->root, "device"));
     add_builtin(&l, mpp_embedded_tunings, "tunings", mpp_xml_get(cluster->root, "tuning"));

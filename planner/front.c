@@ -5,8 +5,6 @@
 /* Weights stay below, so that weighted costs do not overflow; and how much more t may weigh than in any plan. */
 enum { MOST_WEIGHT = 1 << 16, LEXICOGRAPHIC = 1 << 12 };
 
-static const int64_t UNLIMITED = INT64_C(1) << 50; /* a device's memory is less */
-
 struct finder {
     struct mpp_arena *arena;      /* of the points */
     const struct mpp_fold *fold;
@@ -65,7 +63,7 @@ static bool solve(struct finder *f, const struct mpp_solver_problem *p, int64_t 
     f->out->given_up = f->out->given_up || !proven;
     if (st != MPP_OK)
         return false;
-    out->choice = choice;         /* further nodes of P come after the fold's */
+    out->choice = choice;
     mpp_fold_times(f->fold, choice, f->micro_batches, &out->t_ps, &out->once_ps);
     *out_least = info.objective;
     return true;
@@ -148,149 +146,4 @@ void mpp_front_find(struct mpp_arena *arena, const struct mpp_fold *fold, int64_
     struct mpp_front_point *seed = mpp_arena_memdup(arena, out->point, sizeof *seed * (size_t)n);
     for (int i = 0; i + 1 < n; i++)
         find_between(&f, seed[i], seed[i + 1]);
-}
-
-/* ---- what lies between ---- */
-
-/* A value whose copies count once per step, as a node of its own: its choice is what it is made as and what its one reader
- * wants, so that its cost can fill room. */
-static void make_copy_node(struct mpp_arena *arena, struct mpp_solver_value *v, int32_t number, int32_t slot, int64_t each,
-                           struct mpp_solver_node *node, struct mpp_solver_value *after)
-{
-    int32_t n = v->n_forms, k = 0;
-    int64_t *cost = mpp_arena_array(arena, n * n, int64_t), *bytes = mpp_arena_array(arena, n * n, int64_t);
-    int64_t *never = mpp_arena_array(arena, n * n, int64_t), *once = mpp_arena_array(arena, n * n, int64_t);
-    int32_t *from = mpp_arena_array(arena, n * n, int32_t), *to = mpp_arena_array(arena, n * n, int32_t);
-    for (int32_t a = 0; a < n; a++)
-        for (int32_t b = 0; b < n; b++) {
-            never[a * n + b] = a == b ? 0 : MPP_SOLVER_FORBIDDEN;
-            if (a != b && v->convert[a * n + b] == MPP_SOLVER_FORBIDDEN)
-                continue;
-            cost[k] = a == b ? 0 : v->convert[a * n + b];
-            once[k] = cost[k] * each;
-            bytes[k] = a == b || !v->copy_bytes ? 0 : v->copy_bytes[b];
-            from[k] = a;
-            to[k++] = b;
-        }
-    struct mpp_solver_usage *usages = mpp_arena_array(arena, 2, struct mpp_solver_usage);
-    usages[0] = (struct mpp_solver_usage){v->copy_first, v->copy_last, bytes};
-    usages[1] = (struct mpp_solver_usage){slot, slot, once};
-    *node = (struct mpp_solver_node){.name = v->name, .n_choices = k, .cost = cost, .n_usages = 2, .usages = usages};
-    *after = (struct mpp_solver_value){.name = v->name, .n_forms = n, .producer = number, .out = to, .n_consumers = 1,
-                                       .consumers = v->consumers, .in = v->in, .convert = never};
-    int32_t *consumers = mpp_arena_array(arena, 1, int32_t);
-    const int32_t **in = mpp_arena_array(arena, 1, const int32_t *);
-    *consumers = number;
-    *in = from;
-    v->consumers = consumers;
-    v->in = in;
-    v->convert = never;
-    v->copy_bytes = NULL;
-}
-
-/* P with room for at most MOST of what counts once per step, as bytes at a time after all others. One capacity is that of
- * both, so one of them is counted several times. False: a copy that several read. */
-static bool limit_once(struct mpp_arena *arena, const struct mpp_fold *fold, struct mpp_solver_problem *p, int64_t most)
-{
-    int n = p->n_nodes, m = p->n_values, slot = fold->p->graph->n_groups + 1;
-    bool limited = p->capacity_bytes < UNLIMITED;
-    int64_t capacity = limited ? p->capacity_bytes : most;
-    int64_t many = !limited ? 0 : capacity < most ? (most + capacity - 1) / (capacity > 0 ? capacity : 1) : 1;
-    int64_t each = capacity > most && most > 0 ? capacity / most : 1;
-    for (int i = 0; i < m; i++)
-        if (fold->value_once[i] && p->values[i].n_consumers != 1)
-            return false;
-    capacity = limited ? capacity * many : capacity;
-    struct mpp_solver_node *node = mpp_arena_array(arena, n + m + 1, struct mpp_solver_node);
-    struct mpp_solver_value *value = mpp_arena_array(arena, 2 * m, struct mpp_solver_value);
-    memcpy(node, p->nodes, sizeof *node * (size_t)n);
-    memcpy(value, p->values, sizeof *value * (size_t)m);
-    int n_nodes = n, n_values = m;
-    for (int i = 0; i < n; i++) {
-        struct mpp_solver_usage *u = mpp_arena_array(arena, node[i].n_usages + 1, struct mpp_solver_usage);
-        int k = 0;
-        for (; limited && k < node[i].n_usages; k++) {
-            u[k] = node[i].usages[k];
-            u[k].bytes = weighted(arena, u[k].bytes, node[i].n_choices, many);
-        }
-        if (fold->node_once[i])
-            u[k++] = (struct mpp_solver_usage){slot, slot, weighted(arena, fold->solver.nodes[i].cost, node[i].n_choices, each)};
-        node[i].usages = u;
-        node[i].n_usages = k;
-    }
-    for (int i = 0; i < m; i++) {
-        if (value[i].copy_bytes)
-            value[i].copy_bytes = limited ? weighted(arena, value[i].copy_bytes, value[i].n_forms, many) : NULL;
-        if (!fold->value_once[i])
-            continue;
-        struct mpp_solver_value plain = value[i];
-        plain.convert = fold->solver.values[i].convert;
-        const int64_t *priced = value[i].convert;
-        make_copy_node(arena, &plain, n_nodes, slot, each, &node[n_nodes], &value[n_values]);
-        int64_t *cost = (int64_t *)node[n_nodes].cost; /* as P weighs it */
-        const int32_t *from = plain.in[0], *to = value[n_values].out;
-        for (int k = 0; k < node[n_nodes].n_choices; k++)
-            cost[k] = from[k] == to[k] ? 0 : priced[from[k] * plain.n_forms + to[k]];
-        value[i] = plain;
-        n_nodes++;
-        n_values++;
-    }
-    int64_t *zero = mpp_arena_array(arena, 1, int64_t), *filled = mpp_arena_array(arena, 1, int64_t);
-    struct mpp_solver_usage *fill = mpp_arena_array(arena, 1, struct mpp_solver_usage);
-    *filled = capacity - most * each;
-    *fill = (struct mpp_solver_usage){slot, slot, filled};
-    node[n_nodes++] = (struct mpp_solver_node){.name = "limit", .n_choices = 1, .cost = zero, .n_usages = 1, .usages = fill};
-    p->nodes = node;
-    p->values = value;
-    p->n_nodes = n_nodes;
-    p->n_values = n_values;
-    p->capacity_bytes = capacity;
-    return true;
-}
-
-/* What is surely less than ONCE_PS to who works in doubles. */
-static int64_t below(int64_t once_ps)
-{
-    return once_ps - 1 - once_ps / 100000;
-}
-
-/* The least point under a weight of T beside 1 (0: none) that has less once than A and costs less than B; false: none. */
-static bool find_below(struct finder *f, int64_t t, int64_t once, struct mpp_front_point a, struct mpp_front_point b,
-                       struct mpp_front_point *out)
-{
-    struct mpp_arena *scratch = mpp_arena_scratch(f->arena);
-    struct mpp_solver_problem p = weigh(scratch, f->fold, t, once);
-    int64_t least;
-    bool ok = limit_once(scratch, f->fold, &p, below(a.once_ps));
-    f->out->given_up = f->out->given_up || !ok;
-    ok = ok && solve(f, &p, value_of(f, b, t, once), out, &least) && out->t_ps < b.t_ps;
-    if (ok)
-        (void)add_point(f, *out);
-    mpp_arena_free(scratch);
-    return ok;
-}
-
-/* The points between A and B, each the one of the least t that has less once than the one before. */
-static void fill_between(struct finder *f, struct mpp_front_point a, struct mpp_front_point b)
-{
-    while (below(a.once_ps) > b.once_ps && b.t_ps - a.t_ps > 1) {
-        struct mpp_front_point x, y;
-        if (!find_below(f, LEXICOGRAPHIC, 1, a, b, &x))
-            return;
-        while (x.t_ps - a.t_ps > 1 && find_below(f, 1, 0, a, x, &y)) /* a little less t, much more once */
-            x = y;
-        a = x;
-    }
-}
-
-void mpp_front_fill(struct mpp_arena *arena, const struct mpp_fold *fold, int64_t micro_batches, volatile int *interrupt,
-                    struct mpp_front *f)
-{
-    struct finder finder = {.arena = arena, .fold = fold, .micro_batches = micro_batches, .interrupt = interrupt, .out = f};
-    int n = f->n;
-    struct mpp_front_point *seed = mpp_arena_memdup(arena, f->point, sizeof *seed * (size_t)n);
-    f->point = mpp_arena_memdup(arena, f->point, sizeof *seed * (size_t)n);
-    finder.cap = (size_t)n;
-    for (int i = 0; i + 1 < n; i++)
-        fill_between(&finder, seed[i], seed[i + 1]);
 }

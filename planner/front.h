@@ -3,11 +3,11 @@
  *     struct mpp_front f;
  *     mpp_front_find(arena, &fold, 8, 1, INT64_MAX, NULL, &f);         // 8 micro-batches, 1 chunk
  *     ... f.point[i].t_ps, .once_ps ...
- *     mpp_front_fill(arena, &fold, 8, &f);                             // what lies between, too
  *
  * In T = sum t + (B - 1) max t + max once (interleaved by V: B max t + (sum t - max t) / V + max once) a stage's t weighs
- * from 1 / V to B times as much as its once, or once does not count at all. So choices that are least under no such weights,
- * and not between two neighbours that are, are of no use. Internal to planner/. */
+ * from 1 / V to B times as much as its once, or once does not count at all. Found are the choices that are least under some
+ * such weights. Others are of use only between two neighbours of them, above the line between the two, and seldom there:
+ * if the longest stage or the most work per step is another stage's, and just so much. Internal to planner/. */
 #ifndef MPP_FRONT_H
 #define MPP_FRONT_H
 
@@ -30,10 +30,5 @@ struct mpp_front {
  * is as large are of no use (INT64_MAX: all are). *OUT lives in ARENA. */
 void mpp_front_find(struct mpp_arena *arena, const struct mpp_fold *fold, int64_t micro_batches, int chunks, int64_t upper_ps,
                     volatile int *interrupt, struct mpp_front *out);
-
-/* Add to F, which mpp_front_find made of FOLD with the same arguments, every point between its points that is worse than
- * no other in both times. */
-void mpp_front_fill(struct mpp_arena *arena, const struct mpp_fold *fold, int64_t micro_batches, volatile int *interrupt,
-                    struct mpp_front *f);
 
 #endif

@@ -2,19 +2,19 @@
  *
  * A stage's program is solved as it is, without folding, on every mesh and with every recomputation, and offers all it can
  * trade of time per micro-batch for work per step (front.h). First without a memory limit: what fits nevertheless is sure,
- * the rest are bounds; so are the corners below which points between two neighbours may lie. Asked once more, it is solved
- * within memory, and asked again, what lies between is looked for. */
+ * the rest are bounds; so are the corners below which points between two neighbours may lie. Asked for exact options, it is solved
+ * within memory; what lies between points is not looked for, but if it could be part of a better plan that is said. */
 #include <string.h>
 
 #include "planner/front.h"
 #include "planner/stages_internal.h"
 
 enum { STEPS = 8 };               /* bounds of what lies between two points */
-enum { FINAL = 2 };               /* asked for exact options so often, all is said */
+enum { FINAL = 2 };               /* asked for exact options so often, nothing more is said */
 
 /* What a config offers, free or with so many micro-batches in flight. */
 struct offer {
-    bool known, filled;
+    bool known;
     struct mpp_front front;
 };
 
@@ -27,7 +27,6 @@ struct source {
 };
 
 struct gap {                      /* between two points of a source */
-    struct source source;
     struct mpp_front_point a, b;
 };
 
@@ -77,8 +76,8 @@ static const struct mpp_front *look_freely(struct mpp_stages *s, const struct so
     return &o->front;
 }
 
-/* What X offers within memory with IN_FLIGHT micro-batches; FILL: with what lies between. */
-static const struct mpp_front *look_within(struct mpp_stages *s, const struct source *x, int64_t in_flight, bool fill)
+/* What X offers within memory with IN_FLIGHT micro-batches. */
+static const struct mpp_front *look_within(struct mpp_stages *s, const struct source *x, int64_t in_flight)
 {
     struct mpp_stages_offers *all = s->offers;
     int64_t key[2] = {x->number, in_flight};
@@ -89,21 +88,15 @@ static const struct mpp_front *look_within(struct mpp_stages *s, const struct so
         all->within[id] = mpp_arena_array(s->round, 1, struct offer);
     }
     struct offer *o = all->within[id];
-    if (o->known && (!fill || o->filled || o->front.n < 2))
+    if (o->known)
         return &o->front;
     struct mpp_arena *scratch = mpp_arena_scratch(s->round);
     struct mpp_fold fold;
-    int64_t before = o->front.solved;
-    if (make_fold(scratch, x, in_flight, s->capacity, &fold)) {
-        if (!o->known)
-            mpp_front_find(s->round, &fold, s->schedule.micro_batches, s->schedule.chunks, s->upper, s->options->interrupt, &o->front);
-        if (fill && o->front.n > 1)
-            mpp_front_fill(s->round, &fold, s->schedule.micro_batches, s->options->interrupt, &o->front);
-    }
     o->known = true;
-    o->filled = fill;
-    s->solved += o->front.solved - before;
-    s->within += o->front.solved - before;
+    if (make_fold(scratch, x, in_flight, s->capacity, &fold))
+        mpp_front_find(s->round, &fold, s->schedule.micro_batches, s->schedule.chunks, s->upper, s->options->interrupt, &o->front);
+    s->solved += o->front.solved;
+    s->within += o->front.solved;
     s->gave_up = s->gave_up || o->front.given_up;
     mpp_arena_free(scratch);
     return &o->front;
@@ -128,14 +121,14 @@ static int choice_of(struct mpp_stages *s, const struct mpp_stages_question *q, 
     return s->n_choices++;
 }
 
-/* What may lie between the points A and B of X. */
-static void add_gap(struct mpp_stages *s, const struct source *x, const struct mpp_front_point *a, const struct mpp_front_point *b)
+/* Something may lie between the points A and B. */
+static void add_gap(struct mpp_stages *s, const struct mpp_front_point *a, const struct mpp_front_point *b)
 {
     struct mpp_stages_offers *o = s->offers;
     if (b->t_ps - a->t_ps <= 1 || a->once_ps - b->once_ps <= 1)
         return;
     o->gap = mpp_arena_grow(s->round, o->gap, &o->cap_gap, (size_t)o->n_gaps + 1, sizeof *o->gap);
-    o->gap[o->n_gaps++] = (struct gap){*x, *a, *b};
+    o->gap[o->n_gaps++] = (struct gap){*a, *b};
 }
 
 /* Could a stage of T and ONCE be of use beside the N options there are? */
@@ -166,7 +159,7 @@ static int bound_gap(struct mpp_stages *s, const struct gap *g, int n, bool offe
 }
 
 /* Add the points of X for Q; WITHIN: those within memory. False: there may be others, since some do not fit. */
-static bool add_points(struct mpp_stages *s, const struct mpp_stages_question *q, const struct source *x, bool within, bool fill)
+static bool add_points(struct mpp_stages *s, const struct mpp_stages_question *q, const struct source *x, bool within)
 {
     struct mpp_arena *scratch = mpp_arena_scratch(s->round);
     const struct mpp_front *f = look_freely(s, x);
@@ -179,15 +172,15 @@ static bool add_points(struct mpp_stages *s, const struct mpp_stages_question *q
             fits[i] = peak <= s->capacity;
             all_fit = all_fit && fits[i];
         }
-        bool free = !fill && (all_fit || !within);
+        bool free = all_fit || !within;
         if (!free)
-            f = look_within(s, x, q->in_flight, fill);
+            f = look_within(s, x, q->in_flight);
         for (int i = 0; i < f->n; i++) {
             bool sure = !free || fits[i];
             offer(s, f->point[i].t_ps, f->point[i].once_ps, sure ? choice_of(s, q, x, &f->point[i], &fold) : -1, sure);
         }
-        for (int i = 0; i + 1 < f->n && !fill; i++)
-            add_gap(s, x, &f->point[i], &f->point[i + 1]);
+        for (int i = 0; i + 1 < f->n; i++)
+            add_gap(s, &f->point[i], &f->point[i + 1]);
     }
     mpp_arena_free(scratch);
     return all_fit || within;
@@ -240,16 +233,17 @@ int mpp_stages_exact_options(void *context, const struct mpp_pipeline_key *key, 
         o->level = mpp_arena_grow(s->round, o->level, &o->cap_level, (size_t)id + 1, sizeof *o->level);
         o->level[id] = 0;
     }
-    int level = o->level[id] += exact && o->level[id] < FINAL;
+    o->level[id] += exact && o->level[id] < FINAL;
+    int level = !exact && o->level[id] == FINAL ? FINAL - 1 : o->level[id];
     o->n_options = o->n_gaps = 0;
     while (next_source(s, &q, &mesh, &r, &x))
-        *out_exact = add_points(s, &q, &x, level > 0, false) && *out_exact;
+        *out_exact = add_points(s, &q, &x, level > 0) && *out_exact;
     int n = o->n_options;
-    for (int i = 0; i < o->n_gaps; i++)
-        if (level < FINAL)
-            *out_exact = bound_gap(s, &o->gap[i], n, true) == 0 && *out_exact;
-        else if (bound_gap(s, &o->gap[i], n, false) > 0)
-            (void)add_points(s, &q, &o->gap[i].source, true, true);
+    for (int i = 0; i < o->n_gaps; i++) {
+        bool any = bound_gap(s, &o->gap[i], n, level < FINAL) > 0;
+        *out_exact = *out_exact && (level == FINAL || !any);
+        s->gave_up = s->gave_up || (level == FINAL && any);
+    }
     *out = o->option;
     return o->n_options;
 }

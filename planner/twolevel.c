@@ -339,6 +339,7 @@ static enum mpp_status solve_round_exactly(struct twolevel *w, struct round *r, 
     enum mpp_status st = mpp_pipeline_solve(w->arena, &p, &a);
     if (a.n_stages > 0 && a.time_ps < w->best.time_ps) {
         w->best = a;
+        w->best_level = *level_of(w, &r->schedule);
         w->best_round = *r;
         say(w, r, "a plan of", a.time_ps);
     }

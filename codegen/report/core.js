@@ -220,4 +220,20 @@ function main() {
   }));
 }
 
+/* On paper everything is open. */
+function openForPrint() {
+  for (const d of document.querySelectorAll("details:not([open])")) {
+    d.open = true;
+    d.dataset.closed = "";
+  }
+}
+function closeAfterPrint() {
+  for (const d of document.querySelectorAll("details[data-closed]")) {
+    d.open = false;
+    delete d.dataset.closed;
+  }
+}
+
+addEventListener("beforeprint", openForPrint);
+addEventListener("afterprint", closeAfterPrint);
 document.addEventListener("DOMContentLoaded", main);

@@ -291,6 +291,9 @@ function listen(chart) {
   });
   chart.addEventListener("pointerleave", hideTip);
   chart.addEventListener("pointerdown", e => {
+    const p = at(e);
+    if (e.pointerType !== "mouse" && p.stage >= 0 && p.stage < plan.stages.length && p.ps >= gantt.from)
+      showTip(e, describe(p.stage, p.ps).lines);
     if (e.button === 0 && e.pointerType === "mouse" && gantt.to - gantt.from < plan.schedule.end_ps) {
       drag = {x: e.clientX, from: gantt.from, to: gantt.to};
       chart.setPointerCapture(e.pointerId);
@@ -350,7 +353,7 @@ function drawTimeline(at) {
     "aria-label": "Gantt chart of one training step"});
   put(at,
     el("p", {}, n > 1 ? `${n} stages run ${plural(p.micro_batches, "micro-batch")} (${p.schedule}); a row is what every device of a stage does. `
-      : `${plural(p.micro_batches, "micro-batch")}, one after the other; the row is what every device does. `,
+      : `${p.micro_batches > 1 ? `${plural(p.micro_batches, "micro-batch")}, one after the other` : "One micro-batch"}; the row is what every device does. `,
     `The schedule takes ${time(p.simulated_ps)} when it is run event by event`,
     time(p.simulated_ps) === time(p.objective_ps) ? "." : `; the search’s own formula says ${time(p.objective_ps)}.`),
     drawn < p.micro_batches && el("p", {class: "note"},

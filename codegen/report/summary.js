@@ -25,7 +25,7 @@ function drawSummary(at) {
     el("p", {class: "lead"},
       `${millions(m.parameters)} parameters on ${plan.cluster.words}; ${batch}, ${m.precision}, ${m.optimizer}`),
     el("dl", {class: "figures"},
-      figure("step", seconds(s), "a step", `${thousands(s * 1e6)} µs; simulated event by event: ${time(p.simulated_ps)}`),
+      figure("step", seconds(s), "a step", `simulated event by event: ${time(p.simulated_ps)}`),
       figure("rate", `${thousands(m.batch * m.tokens_per_sample / s)} ${unit}/s`, "throughput",
         `${percent(p.peak_fraction)} of the devices’ peak`),
       figure("memory", bytes(full.memory.arena_bytes), "memory of a device", [
@@ -42,7 +42,7 @@ function drawSummary(at) {
       const mesh = plan.programs[g.first.program].mesh.filter(a => a.size > 1);
       const who = plan.stages.length > 1 ? `${stagesName(g.stages)}: ` : "";
       return mesh.map(a => el("li", {}, el("span", {class: `key axis${plan.programs[g.first.program].mesh.indexOf(a)}`}),
-        el("b", {}, `${who}${a.axis} ${a.size}`), ` splits ${a.use}`));
+        el("b", {}, `${who}${a.axis} ${a.size}`), a.use.startsWith("nothing over") ? " splits nothing" : ` splits ${a.use}`));
     })));
   if (program.mesh.every(a => a.size === 1) && plan.stages.length === 1)
     at.querySelector(".uses").append(el("li", {}, "Nothing is split: there is one device."));

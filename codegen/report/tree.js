@@ -129,10 +129,13 @@ function buildTree() {
       continue;
     }
     g.numbers.sort((a, b) => a - b);
-    const repeat = descend(root, g.repeat, ""), text = ranges(g.numbers);
-    const node = childOf(repeat, `layers ${text} ${g.stages.join()}`, `${g.repeat}.${text.replaceAll("–", `–${g.repeat}.`)}`,
-      `${g.repeat}.*`);
+    const repeat = descend(root, g.repeat, ""), text = ranges(g.numbers).split(", ");
+    const node = childOf(repeat, `layers ${text} ${g.stages.join()}`,
+      `${g.repeat}.${text.slice(0, 3).join(", ")}${text.length > 3 ? ", …" : ""}`, `${g.repeat}.*`);
+    node.title = `${g.repeat}.${text.join(", ")}`;
     node.layers = g.numbers.length;
+    node.inStage = node.layers / new Set(g.stages).size;
+    repeat.spread = several;      /* its layers' times are of different devices: there is no sum */
     node.where = [plural(g.numbers.length, "layer") + (g.numbers.length > 1 ? " alike" : ""), several
       ? stagesName([...new Set(g.stages)]) : ""].filter(x => x).join(", ");
     addRecords(node, g.records, `${g.repeat}.*`, r => r.split[1]);
@@ -188,14 +191,14 @@ function rowOf(node, level, place, of) {
     "aria-posinset": place,
     "aria-setsize": of, tabindex: -1, style: `--level: ${level - 1}`, "data-path": node.path},
   el("div", {role: "rowheader", class: "t-name"}, el("span", {class: "twist", "aria-hidden": "true"}),
-    el("span", {class: "t-label"}, node.name),
+    el("span", {class: "t-label", title: node.title}, node.name),
     node.where && el("span", {class: "note"}, ` ${node.where}`)),
   cell("t-what", "", [c.what || (node.weights ? `${millions(node.weights)} parameters${node.layers > 1 ? " each" : ""}` : "")]),
   cell("t-shape", "whole", c.shape), cell("t-words", "split", c.words), cell("t-local", "a device", c.local),
   cell("t-bytes number", "", c.bytes === null ? "" : bytes(c.bytes)),
-  cell("t-time number", "", node.ps ? [time(node.ps), node.layers > 1 ? " each" : "",
+  cell("t-time number", "", node.ps && !node.spread ? [time(node.ps), node.layers > 1 ? " each" : "",
     svg("svg", {class: "bar", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true"},
-      svg("rect", {class: "compute", width: Math.min(100, 100 * node.ps * (node.layers || 1) / STEP_PS), height: 10}))] : ""));
+      svg("rect", {class: "compute", width: Math.min(100, 100 * node.ps * (node.inStage || 1) / STEP_PS), height: 10}))] : ""));
   node.row = row;
   row.node = node;
   return row;

@@ -92,6 +92,27 @@ def seconds(x):
     return "does not fit" if x is None else f"{x:.4g} s"
 
 
+def best_point(r):
+    points = [r[f] for f in ("2021", "2022", "free") if r[f]]
+    return min(points, key=lambda x: x["step_s"]) if points else None
+
+
+def faults(r):
+    """What is wrong with answer R, in words."""
+    out = []
+    step = r["ours"]["step_s"] if r["ours"] else float("inf")
+    others = {"the grid's best point": best_point(r), "a plan pinned as a point of the grid": r["check"]["fastest"],
+              "the published plan": {"step_s": r["published_s"]} if "published_s" in r else None}
+    for what, p in others.items():
+        if p and step > p["step_s"] * (1 + SLACK):
+            out.append(f"ours takes {step:.6g} s, {what} {p['step_s']:.6g} s")
+    if r["check"]["most_above"] > SLACK:
+        out.append(f"a point of the grid takes {100 * r['check']['most_above']:.2f} % more as a plan with its pins")
+    if r["check"]["wrongly_passed_over"]:
+        out.append(f"{r['check']['wrongly_passed_over']} of the points that were passed over are better than the best")
+    return out
+
+
 def ask(arguments):
     p = subprocess.run([BENCH, *arguments], capture_output=True, text=True)
     if p.returncode != 0:
@@ -123,13 +144,13 @@ def main():
             options.grid.write_text(json.dumps(kept, indent=1) + "\n")
         if options.verbose:
             print(name, json.dumps(r), file=sys.stderr, flush=True)
-        points = [r[f] for f in ("2021", "2022", "free") if r[f]]
-        best = min(points, key=lambda x: x["step_s"]) if points else None
+        best, wrong = best_point(r), faults(r)
         ours = r["ours"]
         step, published = ours and ours["step_s"], r.get("published_s")
         percent = lambda x: "" if not x or not step else f"{100 * (x / step - 1):.1f} %"  # noqa: E731
-        worse += best is not None and (step is None or step > best["step_s"] * (1 + SLACK))
-        worse += r["check"]["wrongly_passed_over"] > 0
+        worse += len(wrong)
+        for what in wrong:
+            print(f"{name}: {what}", file=sys.stderr, flush=True)
         gap = f"{100 * (1 - ours['bound_s'] / step):.1f} %" if step else ""
         print(f"| {name} | {gpus} | {words} | {seconds(published)} | {point_words(best)} | {seconds(best and best['step_s'])} | {plan_words(ours)} "
               f"| {seconds(step)} | {percent(best and best['step_s'])} | {percent(published)} | {ours['cpu_s'] if ours else 0:.1f} | {gap} "

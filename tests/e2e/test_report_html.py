@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import harness as h
+from test_errors import small_cluster
 
 GPT = "models/gpt.xml"
 MAX_BYTES = 3 << 20
@@ -169,6 +170,20 @@ def test_again(folders):
         for file in ("report.html", "report.txt"):
             h.check((copy / file).exists() and (copy / file).read_bytes() == (folder / file).read_bytes(), f"--report of {name}: the same {file}")
         h.check(str(h.ROOT) not in (folder / "graph.ir").read_text(), f"{name}: graph.ir has no absolute path")
+
+
+def test_own_cluster():
+    """A cluster file of the user's: its figures are there, its folders are not, and --report takes it along."""
+    file = small_cluster(1 << 30)
+    folder = make("own-cluster", GPT, "--preset", "tiny", "--gpus", "2", "--cluster", file)
+    page = Page(folder / "report.html")
+    before = page.source
+    h.check(any(page.data["strings"][f[0]] == Path(file).name for f in page.data["figures"]), "figures of a cluster file")
+    h.check(str(Path(file).parent) not in before + (folder / "graph.ir").read_text(), "its folder stays out")
+    p = h.run([h.MPPLAN, "--report", folder])
+    h.check(p.returncode == 2 and "no cluster is called" in p.stderr, "--report wants the file", p.stderr[-200:])
+    h.must(h.run([h.MPPLAN, "--report", folder, "--cluster", file]))
+    h.check((folder / "report.html").read_text() == before, "and writes the same with it")
 
 
 OTHERS = [{"what": "pp 2, 2 x (data 1), 8 micro-batches", "why": "bubble 12 % instead of 4 %", "time_ps": 1.25}, {"what": "data 2 </td>", "why": "", "time_ps": 1.5}]
@@ -352,6 +367,13 @@ def check_tree(page, data):
                sorted(names - labels)[:4])
     page.js("for (const r of [...document.querySelectorAll('.treerow[aria-expanded=\"true\"]')].reverse()) r.querySelector('.t-name').click()")
     page.check(page.js(rows) == before, "and closes again", page.js(rows))
+    if len(data["stages"]) == 1:
+        stage, b = data["stages"][0], data["plan"]["micro_batches"]
+        local = sum((b if k < 2 else 1) * n * piece[1] for k, part in enumerate(data["programs"][0]["parts"]) for n, _, _, pieces in part
+                    for piece in pieces if piece[0] == 5)
+        busy = b * (stage["forward_ps"] + stage["backward_ps"]) + stage["once_ps"]
+        summed = page.js("return tree.root.ps") + local
+        page.check(abs(summed / busy - 1) < 1e-6, "the tree's times add up to the step", f"{summed} {busy}")
     page.js("document.querySelector('.treerow[aria-expanded]').focus()")
     path = page.js("return document.activeElement.dataset.path")
     page.key("ArrowRight")
@@ -377,6 +399,16 @@ def check_search(page, word, wanted):
     page.js("const s = document.getElementById('search'); s.value = ''; s.dispatchEvent(new Event('input')); s.blur()")
 
 
+def check_print(page):
+    """On paper nothing is folded, and nothing is left open on the screen."""
+    opened = "return [...document.querySelectorAll('details')].filter(d => d.open).length"
+    before, total = page.js(opened), page.js("return document.querySelectorAll('details').length")
+    page.js("dispatchEvent(new Event('beforeprint'))")
+    page.check(page.js(opened) == total > 0, "all is open on paper")
+    page.js("dispatchEvent(new Event('afterprint'))")
+    page.check(page.js(opened) == before, "and as it was afterwards")
+
+
 def check_access(page):
     """What a screen reader needs: names, one main heading, table headers, an order of headings."""
     nameless = page.js("""return [...document.querySelectorAll('button, input, select, svg[role], section')].filter(e => !e.closest('[aria-hidden]') && !(e.getAttribute('aria-label')
@@ -399,6 +431,7 @@ def show(driver, name, folder, page, plan, width):
     if width > 1000:
         check_gantt(shown)
         check_tree(shown, page.data)
+        check_print(shown)
         check_search(shown, *(("c_attn weight", "c_attn.weight") if "gpt" in str(plan["model"]) else ("weight", "weight")))
     shown.quiet()
     return paint
@@ -424,6 +457,8 @@ def main():
         h.guarded("again, wrong", test_again_wrong, made["tiny"][0])
         h.guarded("runners-up", lambda: others.append(test_others(made["tiny"][0])))
     h.guarded("again", test_again, made)
+    if h.only(["cluster"]):
+        h.guarded("cluster", test_own_cluster)
     driver = browser()
     if not driver:
         h.skip("pages in a browser: no chromium, chromium-driver or python3-selenium here")
