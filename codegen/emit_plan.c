@@ -134,7 +134,8 @@ static void add_program(struct mpp_emit *e, struct mpp_text *out)
     mpp_text_add(out, "    .n_stages = %d,\n    .stages = stages,\n", e->plan->n_stages);
     if (e->transfers->n > 0)
         mpp_text_add(out, "    .n_transfers = %d,\n    .transfers = transfers,\n", e->transfers->n);
-    mpp_text_add(out, "    .pipeline = %s,\n", mpp_emit_quoted(e->arena, e->plan->schedule));
+    mpp_text_add(out, "    .pipeline = %s,\n    .step_s = %s,\n", mpp_emit_quoted(e->arena, e->plan->schedule),
+                 mpp_emit_double(e->arena, e->plan->predicted.step_s));
     mpp_text_add(out, "    .batch = %lld,\n    .micro_batches = %lld,\n    .tokens_per_sample = %lld,\n",
                  (long long)e->plan->batch, (long long)e->plan->micro_batches, (long long)e->whole->tokens_per_sample);
     if (e->whole->loss_scale >= 0)

@@ -139,8 +139,42 @@ static void add_mesh(struct mpp_emit *e, struct mpp_text *out)
     mpp_text_add(out, "},\n");
 }
 
+static const char *seconds(struct mpp_emit *e, int64_t ps)
+{
+    return mpp_emit_double(e->arena, (double)ps * 1e-12);
+}
+
+/* What a step's collectives and receives are priced at, those of a kind and mask as one; returns how many such there are. */
+static int add_forecasts(struct mpp_emit *e, struct mpp_text *out)
+{
+    const struct mpp_stage *s = e->stage;
+    int n = 0;
+    for (int i = 0; i < s->n_collectives; i++) {
+        const struct mpp_comm *c = &s->collectives[i];
+        int64_t count = 0;
+        double ps = 0;
+        bool first = true;
+        for (int k = 0; k < s->n_collectives; k++) {
+            if (s->collectives[k].mask != c->mask || strcmp(s->collectives[k].kind, c->kind) != 0)
+                continue;
+            first = first && k >= i;
+            count += s->collectives[k].count;
+            ps += (double)s->collectives[k].count * (double)s->collectives[k].cost_ps;
+        }
+        if (!first)
+            continue;
+        mpp_text_add(out, "%s    {%s, %s, %lld, %s},\n", n == 0 ? "\nstatic const struct mpp_forecast forecasts[] = {\n" : "",
+                     mpp_emit_quoted(e->arena, c->kind), mpp_emit_mask(e, c->mask), (long long)count, mpp_emit_double(e->arena, ps * 1e-12));
+        n++;
+    }
+    if (n > 0)
+        mpp_text_add(out, "};\n");
+    return n;
+}
+
 static void add_stage(struct mpp_emit *e, struct mpp_text *out, int n_tensors, int n_inputs)
 {
+    int n_forecasts = add_forecasts(e, out);
     const struct mpp_lprog *p = e->prog;
     mpp_text_add(out, "\nstatic const struct mpp_chunk chunks[] = {\n    {.forward = %s_forward, .backward = %s_backward, .slots = %lld},\n"
                       "};\n", e->name, e->name, (long long)e->stage->in_flight);
@@ -158,7 +192,12 @@ static void add_stage(struct mpp_emit *e, struct mpp_text *out, int n_tensors, i
     if (p->section[MPP_PHASE_PROLOGUE].n_items > 0)
         mpp_text_add(out, "    .prologue = %s_prologue,\n", e->name);
     mpp_text_add(out, "    .n_chunks = 1,\n    .chunks = chunks,\n    .step = %s_step,\n    .reduce_gradients = %s_reduce_gradients,\n"
-                      "    .update = %s_update,\n};\n", e->name, e->name, e->name);
+                      "    .update = %s_update,\n", e->name, e->name, e->name);
+    mpp_text_add(out, "    .forward_s = %s,\n    .backward_s = %s,\n    .once_s = %s,\n", seconds(e, e->stage->time.forward_ps),
+                 seconds(e, e->stage->time.backward_ps), seconds(e, e->stage->time.once_ps));
+    if (n_forecasts > 0)
+        mpp_text_add(out, "    .n_forecasts = %d,\n    .forecasts = forecasts,\n", n_forecasts);
+    mpp_text_add(out, "};\n");
 }
 
 const char *mpp_emit_tables_c(struct mpp_emit *e)

@@ -50,6 +50,7 @@ struct mpp_space {
 /* ---- the rank --------------------------------------------------------------------------------- */
 
 struct mpp_team;
+struct mpp_trace;
 struct mpp_transport; /* threads or MPI */
 
 struct mpp_hyper {
@@ -81,6 +82,7 @@ struct mpp_rank {
     struct mpp_transport *transport;
     void *impl;                 /* the runtime's own */
     uint64_t ticks;             /* grows with every collective and contraction: the rank works */
+    struct mpp_trace *trace;    /* what --profile records; NULL: nothing */
     int pending;                /* sums that go on beside the rank's work, and want a look now and then */
 };
 
@@ -171,6 +173,15 @@ struct mpp_chunk {
     int slots;                             /* micro-batches that may be between their forward and their backward pass */
 };
 
+/* What the plan expects a device of a stage to spend in a step on collectives of a kind over the same axes, or on what it
+ * receives from other stages: for --profile to compare with. */
+struct mpp_forecast {
+    const char *kind;                      /* "all-reduce", "all-gather", "reduce-scatter", "all-to-all"; "receive" */
+    unsigned mask;                         /* receive: 0 */
+    int64_t count;
+    double seconds;                        /* all of them */
+};
+
 /* What the ranks of one stage run. All of them have an arena of the same layout. */
 struct mpp_stage {
     int first_rank;
@@ -195,6 +206,9 @@ struct mpp_stage {
     void (*update)(struct mpp_rank *r);    /* once per step: reductions, clipping, optimiser */
     void (*reduce_gradients)(struct mpp_rank *r); /* once, instead of update, for --dump-grads; gradients of
                                             * MPP_KIND_GRADIENT tensors are final afterwards. In all stages or none */
+    double forward_s, backward_s, once_s;  /* expected of a micro-batch, and after the last backward pass; 0: not known */
+    int n_forecasts;
+    const struct mpp_forecast *forecasts;
 };
 
 /* A tensor of a micro-batch (or, once per step, a gradient) that goes from one stage to another. Both sides may split it
@@ -219,6 +233,7 @@ struct mpp_program {
     int n_transfers;
     const struct mpp_transfer *transfers;
     const char *pipeline;                  /* the schedule: "1F1B", "GPipe", "interleaved 1F1B"; one stage: "accumulate" */
+    double step_s;                         /* expected of a step; 0: not known */
     int64_t batch;                         /* global samples per step */
     int micro_batches;
     int64_t tokens_per_sample;             /* for tokens/s; 1: samples/s */

@@ -304,11 +304,29 @@ m("mpi-max", "runtime/host/transport_mpi.c",
 m("mpi-spread", "runtime/host/transport_mpi.c",
   "for (int64_t o = cut->outer - 1; o > 0; o--)", "for (int64_t o = 1; o < cut->outer; o++)",
   "over MPI the rows of an uneven reduce-scatter are spread from the first on, over each other", "runtime_mpi")
+m("backward-inputs", "runtime/host/passes.c",
+  "if (local->placed != micro_batch)", "if (forward && local->placed != micro_batch)",
+  "a backward pass reads the inputs of the micro-batch that went forward last", "runtime_pipeline")
+m("chunk-state", "runtime/host/passes.c",
+  "before += r->stage->chunks[c].slots;", "before += r->stage->chunks[c].slots - 1;",
+  "the last slot of a chunk and the first of the next are one", "runtime_pipeline")
+m("transfer-replica", "runtime/host/transfers.c",
+  "receiver % mpp_mesh_group_size(sender, alike)", "0",
+  "of senders with the same block the first sends to all", "runtime_transfers")
+m("transfer-padding", "runtime/host/transfers.c",
+  "part->n[d] != part->from_dims[d] || part->n[d] != part->to_dims[d]", "part->n[d] != part->from_dims[d]",
+  "rows are copied as one stretch although the receiver's have padding", "runtime_transfers")
+m("stage-sum", "runtime/host/transfers.c",
+  "own < count && r->rank == r->stage->first_rank", "own < count",
+  "in a sum over stages each rank of a stage counts", "runtime_transfers")
+m("ring-readers", "runtime/host/flows.c",
+  "q->n_parts, memory_order_relaxed", "q->n_parts > 0, memory_order_relaxed",
+  "a place of a ring is free once one of its receivers has read it", "runtime_transfers")
 m("resume-data", "runtime/host/feed.c",
   "mpp_data_fill(f->data, f->r, step, m, i, at, error)", "mpp_data_fill(f->data, f->r, step - f->first, m, i, at, error)",
   "a resumed run reads its samples from the first on", "runtime_trainer")
-m("prologue-inputs", "runtime/host/trainer.c",
-  "if (p->prologue == NULL || r->micro_batches > 1)", "if (p->prologue == NULL)",
+m("prologue-inputs", "runtime/host/passes.c",
+  "if (local->placed != micro_batch)", "if (local->placed < 0)",
   "after counting labels every micro-batch trains on the last one's inputs", "runtime_trainer", "plans:micro")
 m("warmup", "runtime/host/trainer.c",
   "return peak * t / w;", "return peak * (t - 1) / w;",

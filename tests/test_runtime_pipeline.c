@@ -1,6 +1,7 @@
 /* The host runtime on hand-written pipelines: a chain of layers in one to four stages of unequal numbers of ranks, trained by
  * mpp_main. Losses, gradients and checkpoints are those of one device under every schedule; a checkpoint of one plan is read
  * by any other; a rank that fails ends all. `test plan=N ...` is the trainer of plan N, also under mpirun. */
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -621,6 +622,78 @@ static void test_bad_data(void)
            "what the first stage cannot read");
 }
 
+/* What --profile tells of a plan without chunks: every pass of the last two steps, in the order of the schedule and after the
+ * pass that it takes its input from, and not more micro-batches in flight than the schedule says. */
+static void test_profile(int number)
+{
+    enum { STEPS = 2, MICRO = 12, RANKS = 8 };
+    static double begin[RANKS][2][STEPS * MICRO], end[RANKS][2][STEPS * MICRO];
+    static int n[RANKS][2], flying[RANKS];
+    const struct plan *p = &plans[number];
+    double first_us = INFINITY, last_us = 0, waits = 0, sent = 0;
+    bool order = true, bound = true;
+    memset(n, 0, sizeof n);
+    memset(flying, 0, sizeof flying);
+    expect(RUN(build(p), "--data", "synthetic", "--profile", in_folder("trace", number)) == 0 &&
+               said("out", "profile of step 8, a rank of each stage on average, in ms\nstage "), "a profile");
+    json_t *root = json_load_file(in_folder("trace", number), 0, NULL), *events = json_object_get(root, "traceEvents"), *e;
+    size_t i;
+    json_array_foreach(events, i, e) {
+        const char *name = json_string_value(json_object_get(e, "name")), *phase = json_string_value(json_object_get(e, "ph"));
+        int rank = (int)json_integer_value(json_object_get(e, "tid")), stage = (int)json_integer_value(json_object_get(e, "pid"));
+        double at = json_number_value(json_object_get(e, "ts")), us = json_number_value(json_object_get(e, "dur"));
+        if (strcmp(phase, "X") != 0)
+            continue;
+        waits += strcmp(name, "wait") == 0 ? us : 0;
+        sent += strncmp(name, "send", 4) == 0;
+        if (strncmp(name, "step", 4) == 0) {
+            first_us = at < first_us ? at : first_us;
+            last_us = at + us > last_us ? at + us : last_us;
+        }
+        int back = strncmp(name, "backward", 8) == 0;
+        if (!back && strncmp(name, "forward", 7) != 0)
+            continue;
+        int *k = &n[rank][back];
+        if (*k >= STEPS * MICRO)
+            break;
+        order = order && json_integer_value(json_object_get(json_object_get(e, "args"), "micro_batch")) == *k % p->micro_batches;
+        begin[rank][back][*k] = at;
+        end[rank][back][(*k)++] = at + us;
+        flying[rank] += back ? -1 : 1;
+        bound = bound && flying[rank] <= (p->order == GPIPE ? p->micro_batches : slots_of(p, stage));
+    }
+    json_decref(root);
+    expect(order && bound, "the order of micro-batches, and how many are in flight");
+    int ranks = 0, total = STEPS * p->micro_batches;
+    bool counts = true, causal = true;
+    for (int s = 0; s < p->n_stages; ranks += p->ranks[s++])
+        for (int r = ranks; r < ranks + p->ranks[s]; r++)
+            for (int k = 0; k < total; k++) {
+                counts = counts && n[r][0] == total && n[r][1] == total;
+                causal = causal && begin[r][0][k] < end[r][0][k] && end[r][0][k] <= begin[r][1][k] + 0.01;
+                causal = causal && first_us <= begin[r][0][k] && end[r][1][k] <= last_us;
+                for (int q = 0; q < ranks && s > 0; q++) /* stages before; a rank without samples may be ahead */
+                    if (p->ranks[s - 1] == 1 && p->ranks[s] == 1)
+                        causal = causal && begin[q][0][k] < end[r][0][k] && begin[r][1][k] < end[q][1][k];
+            }
+    expect(counts, "all passes of two steps");
+    expect(causal, "each after those that it needs");
+    expect(sent > 0 && waits > 0, "messages and waits");
+}
+
+static void test_profiles(void)
+{
+    struct stat st;
+    test_profile(2);
+    test_profile(4);
+    test_profile(6);
+    test_profile(9);
+    expect(RUN(build(&plans[9]), "--data", "synthetic", "--steps", "0", "--profile", in_folder("none", 0)) == 0 &&
+               stat(in_folder("none", 0), &st) != 0, "no steps, no trace");
+    expect(RUN(build(&plans[9]), "--data", "synthetic", "--profile", "/nowhere/t.json") == 2 && said("err", "error: /nowhere: "),
+           "no folder for it");
+}
+
 int main(int argc, char **argv)
 {
     int number;
@@ -638,6 +711,7 @@ int main(int argc, char **argv)
     test_resume();
     test_failures();
     test_bad_data();
+    test_profiles();
     char command[600];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     if (system(command) != 0)

@@ -5,6 +5,7 @@
 #include "half.h"
 #include "job.h"
 #include "mpp_rt.h"
+#include "trace.h"
 #include "transport.h"
 
 static struct mpp_cut cut_of(const struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner)
@@ -23,8 +24,11 @@ static void copy(void *dst, const void *src, int64_t bytes)
 
 void mpp_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, enum mpp_reduce op)
 {
-    if (mpp_mesh_group_size(r, mask) > 1 && count > 0)
-        r->transport->ops->all_reduce(r, mask, x, count, op == MPP_REDUCE_MAX);
+    if (mpp_mesh_group_size(r, mask) == 1 || count <= 0)
+        return;
+    double begun_s = mpp_trace_begin(r);
+    r->transport->ops->all_reduce(r, mask, x, count, op == MPP_REDUCE_MAX);
+    mpp_trace_end(r, begun_s, MPP_TRACE_ALL_REDUCE, (int)mask, 0, 4 * count);
 }
 
 /* Which sums go on beside the work differs between the ranks of a group, where their other groups lie on different hosts.
@@ -68,6 +72,7 @@ void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, 
 void mpp_wait(struct mpp_rank *r)
 {
     struct mpp_local *local = r->impl;
+    double begun_s = mpp_trace_begin(r);
     if (r->pending > 0)
         r->transport->ops->wait(r);
     for (int i = 0; i < local->n_deferred; i++) {
@@ -77,6 +82,8 @@ void mpp_wait(struct mpp_rank *r)
         else
             r->transport->ops->reduce_scatter(r, d->mask, &d->cut, d->src, d->dst);
     }
+    if (local->n_begun > 0)
+        mpp_trace_end(r, begun_s, MPP_TRACE_SUMS, 0, 0, 0);
     local->n_deferred = local->n_begun = 0;
 }
 
@@ -89,7 +96,9 @@ static void gather(struct mpp_rank *r, int64_t bytes, unsigned mask, int64_t out
     }
     struct mpp_cut cut = cut_of(r, mask, outer, extent, inner);
     cut.bytes = bytes;
+    double begun_s = mpp_trace_begin(r);
     r->transport->ops->all_gather(r, mask, &cut, src, dst);
+    mpp_trace_end(r, begun_s, MPP_TRACE_ALL_GATHER, (int)mask, 0, bytes * outer * extent * inner);
 }
 
 void mpp_all_gather(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src,
@@ -112,7 +121,9 @@ void mpp_reduce_scatter(struct mpp_rank *r, unsigned mask, int64_t outer, int64_
         return;
     }
     struct mpp_cut cut = cut_of(r, mask, outer, extent, inner);
+    double begun_s = mpp_trace_begin(r);
     r->transport->ops->reduce_scatter(r, mask, &cut, src, dst);
+    mpp_trace_end(r, begun_s, MPP_TRACE_REDUCE_SCATTER, (int)mask, 0, 4 * outer * extent * inner);
 }
 
 static void slice(struct mpp_rank *r, int64_t bytes, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
@@ -167,7 +178,9 @@ static void exchange(struct mpp_rank *r, int64_t bytes, unsigned mask, int n_dim
     x.split_extent = src_dims[split_dim];
     x.split_block = mpp_mesh_block(r, mask, 0, x.split_extent, &offset, &valid);
     assert(x.gather_block == src_dims[gather_dim]);
+    double begun_s = mpp_trace_begin(r);
     r->transport->ops->all_to_all(r, mask, &x, src, dst);
+    mpp_trace_end(r, begun_s, MPP_TRACE_ALL_TO_ALL, (int)mask, 0, bytes * count);
 }
 
 void mpp_all_to_all(struct mpp_rank *r, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
@@ -209,12 +222,14 @@ void mpp_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, 
     float *part = (float *)(void *)r->workspace;
     if (mpp_mesh_group_size(r, mask) == 1)
         return;
+    double begun_s = mpp_trace_begin(r);
     for (int64_t i = 0; i < count; i += PART) {
         int64_t n = count - i < PART ? count - i : PART;
         mpp_half_read_all(r, type, (const uint16_t *)x + i, n, part);
         r->transport->ops->all_reduce(r, mask, part, n, false);
         mpp_half_write_all(r, type, part, n, (uint16_t *)x + i);
     }
+    mpp_trace_end(r, begun_s, MPP_TRACE_ALL_REDUCE, (int)mask, 0, 2 * count);
 }
 
 /* How much of [outer, extent, inner] is summed at a time: all of EXTENT, some of OUTER or of INNER. */
@@ -233,6 +248,7 @@ void mpp_reduce_scatter_half(struct mpp_rank *r, unsigned mask, enum mpp_type ty
         copy(dst, src, 2 * outer * extent * inner);
         return;
     }
+    double begun_s = mpp_trace_begin(r);
     int64_t n_outer, n_inner;
     part_of(outer, extent, inner, &n_outer, &n_inner);
     for (int64_t o = 0; o < outer; o += n_outer)
@@ -250,6 +266,7 @@ void mpp_reduce_scatter_half(struct mpp_rank *r, unsigned mask, enum mpp_type ty
                     mpp_half_write(type, to + (e * n + k) * width, width,
                                    (uint16_t *)dst + ((o + k) * cut.block + e) * inner + i);
         }
+    mpp_trace_end(r, begun_s, MPP_TRACE_REDUCE_SCATTER, (int)mask, 0, 2 * outer * extent * inner);
 }
 
 int64_t mpp_all_reduce_half_workspace(int64_t count)

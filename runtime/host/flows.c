@@ -11,6 +11,7 @@
 #include "flows.h"
 #include "pause.h"
 #include "progress.h"
+#include "trace.h"
 #include "transfers.h"
 #include "transport.h"
 
@@ -66,14 +67,18 @@ static bool spin_briefly(const struct flow *q, long long n, int place)
 }
 
 /* False: the job has failed. */
-static bool wait_until(const struct mpp_flows *f, struct flow *q, long long n, int place)
+static bool wait_until(const struct mpp_flows *f, struct mpp_rank *r, struct flow *q, long long n, int place)
 {
-    if (is_ready(q, n, place) || (f->spins && spin_briefly(q, n, place)))
+    if (is_ready(q, n, place))
         return atomic_load(f->failed) == 0;
-    pthread_mutex_lock(&q->lock);
-    while (!is_ready(q, n, place) && atomic_load(f->failed) == 0)
-        pthread_cond_wait(&q->wake, &q->lock);
-    pthread_mutex_unlock(&q->lock);
+    double begun_s = mpp_trace_begin(r);
+    if (!f->spins || !spin_briefly(q, n, place)) {
+        pthread_mutex_lock(&q->lock);
+        while (!is_ready(q, n, place) && atomic_load(f->failed) == 0)
+            pthread_cond_wait(&q->wake, &q->lock);
+        pthread_mutex_unlock(&q->lock);
+    }
+    mpp_trace_end(r, begun_s, MPP_TRACE_WAIT, 0, 0, 0);
     return atomic_load(f->failed) == 0;
 }
 
@@ -99,7 +104,7 @@ bool mpp_flows_send(struct mpp_flows *flows, struct mpp_rank *r, int transfer, c
     struct flow *q = flow_of(flows, transfer, r->rank);
     int place = (int)(q->done % t->depth);
     char *to = r->arena + t->offset + place * t->stride;
-    if (!wait_until(flows, q, 0, place))
+    if (!wait_until(flows, r, q, 0, place))
         return false;
     memcpy(to, x, (size_t)mpp_transfer_bytes(r->program, t));
     if (q->done == 0)
@@ -119,7 +124,7 @@ bool mpp_flows_receive(struct mpp_flows *flows, struct mpp_rank *r, int transfer
     int place = (int)(own->done % t->depth);
     for (int i = 0; i < own->n_parts; i++) {
         struct flow *q = flow_of(flows, transfer, own->parts[i].peer);
-        if (!wait_until(flows, q, own->done, -1))
+        if (!wait_until(flows, r, q, own->done, -1))
             return false;
         mpp_part_copy(&own->parts[i], mpp_type_bytes(t->type), q->ring + place * t->stride, x);
         if (atomic_fetch_sub_explicit(&q->readers[place], 1, memory_order_acq_rel) == 1)

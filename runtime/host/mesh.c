@@ -65,9 +65,9 @@ int mpp_mesh_group_size(const struct mpp_rank *r, unsigned mask)
 
 int mpp_mesh_group_index(const struct mpp_rank *r, unsigned mask)
 {
-    int index = 0;
     if (mask == MPP_WORLD)
         return r->rank;
+    int index = 0;
     for (int a = 0; a < r->n_axes; a++)
         if (mask >> a & 1)
             index = index * r->axis_size[a] + r->coord[a];

@@ -8,13 +8,13 @@
 #include "options.h"
 #include "threads.h"
 
-enum option { OPT_DATA, OPT_STEPS, OPT_SEED, OPT_INIT, OPT_SAVE, OPT_RESUME, OPT_METRICS, OPT_DUMP_GRADS, OPT_LR, OPT_LOSS_SCALE,
+enum option { OPT_DATA, OPT_STEPS, OPT_SEED, OPT_INIT, OPT_SAVE, OPT_RESUME, OPT_METRICS, OPT_DUMP_GRADS, OPT_PROFILE, OPT_LR, OPT_LOSS_SCALE,
               OPT_THREADS, OPT_TIMEOUT, OPT_HELP, N_OPTIONS };
 
 #define TIMEOUT_S 600
 
 static const char *const names[N_OPTIONS] = {
-    "--data", "--steps", "--seed", "--init", "--save", "--resume", "--metrics", "--dump-grads", "--lr",
+    "--data", "--steps", "--seed", "--init", "--save", "--resume", "--metrics", "--dump-grads", "--profile", "--lr",
     "--loss-scale", "--threads", "--timeout", "--help",
 };
 
@@ -47,6 +47,7 @@ static int parse_one(enum option option, const char *value, struct mpp_options *
     case OPT_RESUME: o->resume = value; break;
     case OPT_METRICS: o->metrics = value; break;
     case OPT_DUMP_GRADS: o->dump_grads = value; break;
+    case OPT_PROFILE: o->profile = value; break;
     case OPT_STEPS: return parse_count(names[option], value, &o->steps, error);
     case OPT_TIMEOUT: return parse_count(names[option], value, &o->timeout_s, error);
     case OPT_SEED:
@@ -158,6 +159,7 @@ void mpp_options_usage(FILE *out, const char *argv0, const struct mpp_program *p
             "                        --save's and holds none yet, start\n"
             "  --metrics FILE.jsonl  one JSON line per step\n"
             "  --dump-grads FILE     gradients of the first step, as safetensors\n"
+            "  --profile FILE.json   where the last steps went: a table, and a trace for ui.perfetto.dev\n"
             "  --lr X                peak learning rate; default %g\n"
             "%s"
             "  --threads N           of each device; default OMP_NUM_THREADS, or the cores there are for it\n"

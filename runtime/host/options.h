@@ -18,7 +18,7 @@
  * else the program. */
 struct mpp_options {
     bool help;
-    const char *data, *init, *save, *resume, *metrics, *dump_grads;
+    const char *data, *init, *save, *resume, *metrics, *dump_grads, *profile;
     int64_t steps;
     int64_t threads; /* of a device; 0: not given */
     uint64_t seed;

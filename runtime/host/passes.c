@@ -4,6 +4,7 @@
 #include "feed.h"
 #include "job.h"
 #include "passes.h"
+#include "trace.h"
 
 #define STATE_ALIGN 64
 
@@ -72,8 +73,10 @@ void mpp_forward(struct mpp_rank *r, int chunk, int micro_batch)
 {
     enter(r, chunk, micro_batch % r->stage->chunks[chunk].slots);
     r->micro_batch = micro_batch;
+    double begun_s = mpp_trace_begin(r);
     place_inputs(r, micro_batch, true);
     r->stage->chunks[chunk].forward(r);
+    mpp_trace_end(r, begun_s, MPP_TRACE_FORWARD, chunk, micro_batch, 0);
 }
 
 void mpp_backward(struct mpp_rank *r, int chunk, int micro_batch)
@@ -82,8 +85,10 @@ void mpp_backward(struct mpp_rank *r, int chunk, int micro_batch)
         return;
     enter(r, chunk, micro_batch % r->stage->chunks[chunk].slots);
     r->micro_batch = micro_batch;
+    double begun_s = mpp_trace_begin(r);
     place_inputs(r, micro_batch, false);
     r->stage->chunks[chunk].backward(r);
+    mpp_trace_end(r, begun_s, MPP_TRACE_BACKWARD, chunk, micro_batch, 0);
 }
 
 void mpp_passes_run(struct mpp_rank *r)
@@ -92,8 +97,10 @@ void mpp_passes_run(struct mpp_rank *r)
     for (int m = 0; r->stage->prologue != NULL && m < r->micro_batches; m++) {
         enter(r, 0, 0);
         r->micro_batch = m;
+        double begun_s = mpp_trace_begin(r);
         place_inputs(r, m, true);
         r->stage->prologue(r);
+        mpp_trace_end(r, begun_s, MPP_TRACE_PROLOGUE, 0, m, 0);
     }
     r->stage->step(r);
     enter(r, 0, 0);

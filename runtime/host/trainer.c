@@ -18,6 +18,7 @@
 #include "state.h"
 #include "tensors.h"
 #include "threads.h"
+#include "trace.h"
 #include "trainer.h"
 #include "transport.h"
 
@@ -65,6 +66,8 @@ static void make_arena(struct mpp_rank *r)
     r->arena = arena;
     if (code == MPP_EXIT_OK)
         code = mpp_passes_new(r, &error);
+    if (code == MPP_EXIT_OK && local_of(r)->job->options->profile != NULL)
+        code = mpp_trace_new(r, &error);
     mpp_agree(r, code, &error);
     r->workspace = r->arena + s->workspace_offset;
     if (!mpp_threads_begin(r, (int)local_of(r)->job->options->threads, local_of(r)->job->local_ranks))
@@ -348,8 +351,10 @@ static void train(struct mpp_rank *r)
     if (job->signals != NULL)
         mpp_signals_begin(job->signals);
     for (int64_t step = job->first_step + 1; step <= o->steps; step++) {
-        double begun_s = mpp_clock_s();
+        mpp_trace_step(r, step);
+        double traced_s = mpp_trace_begin(r), begun_s = mpp_clock_s();
         int asked = begin_step(r, step);
+        mpp_trace_end(r, traced_s, MPP_TRACE_BEGIN, 0, 0, 0);
         if (asked != 0) {
             answer(r, asked, saved == r->step);
             saved = r->step;
@@ -361,8 +366,13 @@ static void train(struct mpp_rank *r)
         mpp_passes_run(r);
         mpp_feed_release(local_of(r)->feed);
         double loss_scale = r->program->scales_loss ? scalar_at(r, r->stage->loss_scale_offset) : 0;
+        double update_s = mpp_trace_begin(r);
         r->stage->update(r);
+        mpp_trace_end(r, update_s, MPP_TRACE_UPDATE, 0, 0, 0);
+        double report_s = mpp_trace_begin(r);
         report_step(r, begun_s, loss_scale);
+        mpp_trace_end(r, report_s, MPP_TRACE_REPORT, 0, 0, 0);
+        mpp_trace_end(r, traced_s, MPP_TRACE_STEP, (int)step, 0, 0);
         if (o->save != NULL && every > 0 && step % every == 0) {
             save(r);
             tell_saved(r);
@@ -403,6 +413,8 @@ static int open_outputs(struct mpp_rank *r, struct mpp_error *error)
     const struct mpp_job *job = local->job;
     const struct mpp_options *o = job->options;
     int code = o->dump_grads != NULL ? mpp_checkpoint_check_file(o->dump_grads, error) : MPP_EXIT_OK;
+    if (code == MPP_EXIT_OK && o->profile != NULL)
+        code = mpp_checkpoint_check_file(o->profile, error);
     if (code == MPP_EXIT_OK && o->save != NULL && local->save_lock == 0)
         code = mpp_checkpoint_claim(o->save, &local->save_lock, error);
     if (code != MPP_EXIT_OK)
@@ -448,8 +460,11 @@ static void run(struct mpp_rank *r)
     if (r->rank == 0) {
         mpp_progress_close(local->progress);
         local->progress = NULL;
-        conclude(r);
     }
+    if (r->trace != NULL)
+        mpp_agree(r, mpp_trace_write(r, job->options->profile, &error), &error);
+    if (r->rank == 0)
+        conclude(r);
 }
 
 void mpp_trainer_rank(struct mpp_rank *r)
@@ -475,6 +490,7 @@ void mpp_trainer_clean(struct mpp_rank *r)
     local->progress = NULL;
     local->save_lock = 0;
     mpp_threads_end(r);
+    mpp_trace_free(r);
     mpp_passes_free(r);
     free(r->arena);
     r->arena = NULL;

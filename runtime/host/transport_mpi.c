@@ -14,6 +14,7 @@
 #include "kernels_internal.h"
 #include "mpp_rt.h"
 #include "sums.h"
+#include "trace.h"
 #include "transport.h"
 #include "transport_mpi_shm.h"
 #include "transport_mpi_transfers.h"
@@ -427,7 +428,9 @@ static void mpi_transfer_send(struct mpp_rank *r, int transfer, const void *x)
 static void mpi_transfer_receive(struct mpp_rank *r, int transfer, void *x)
 {
     wait_begins(r);
+    double begun_s = mpp_trace_begin(r);
     check(r, mpp_mpi_transfers_receive(mpi_of(r)->transfers, transfer, x), "a transfer");
+    mpp_trace_end(r, begun_s, MPP_TRACE_WAIT, 0, 0, 0);
     wait_ends(r);
 }
 

@@ -15,6 +15,7 @@
 #include "pause.h"
 #include "progress.h"
 #include "sums.h"
+#include "trace.h"
 #include "transport.h"
 
 #define MASKS (MPP_WORLD + 1) /* sets of axes, and all ranks */
@@ -108,8 +109,10 @@ static void group_meet(struct mpp_rank *r, struct group *g)
 static struct group *group_publish(struct mpp_rank *r, unsigned mask, const void *x)
 {
     struct group *g = group_of(r, mask);
+    double begun_s = mpp_trace_begin(r);
     g->published[mpp_mesh_group_index(r, mask)] = x;
     group_meet(r, g);
+    mpp_trace_end(r, begun_s, MPP_TRACE_WAIT, 0, 0, 0);
     return g;
 }
 

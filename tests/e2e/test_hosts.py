@@ -23,6 +23,7 @@ import harness as h
 from test_equivalence import gpt2_tiny
 
 N_HOSTS, SLOTS = 4, 2
+PIPELINE = "pp=4,tp=2,schedule=1f1b,micro_batches=4"  # a stage on each host
 STEPS = r"^step ([2-9]|\d\d+)/"  # steps that take no time share a line
 NAME = "mpplan"  # namespaces are mpplanPIDhN, so that those of a dead test can be told
 LAUNCH = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
@@ -215,14 +216,14 @@ class Plans:
         self.model = gpt2_tiny()
         self.made = {}
 
-    def get(self, gpus):
-        if gpus not in self.made:
-            self.made[gpus] = h.plan("models/gpt.xml", preset="tiny", gpus=gpus, D=self.model.settings["A"][0]).build()
-        return self.made[gpus]
+    def get(self, gpus, fix=None):
+        if (gpus, fix) not in self.made:
+            self.made[gpus, fix] = h.plan("models/gpt.xml", preset="tiny", gpus=gpus, D=self.model.settings["A"][0], fix=fix).build()
+        return self.made[gpus, fix]
 
-    def command(self, gpus, *more, steps=1000000):
-        return [self.get(gpus).dir / "trainer", "--data", f"npy:{self.model.fresh}", "--init", self.model.weights, "--steps", steps,
-                *more]
+    def command(self, gpus, *more, steps=1000000, fix=None):
+        return [self.get(gpus, fix).dir / "trainer", "--data", f"npy:{self.model.fresh}", "--init", self.model.weights, "--steps",
+                steps, *more]
 
 
 def local(n, *command):
@@ -232,27 +233,32 @@ def local(n, *command):
 # ---- parts ----
 
 def test_losses(hosts, plans):
+    same_losses(hosts, plans, None)
+    same_losses(hosts, plans, PIPELINE)
+
+
+def same_losses(hosts, plans, fix):
     data, expected = plans.model.settings["A"][2][0][1:]
-    plan = plans.get(N_HOSTS * SLOTS)
+    plan, what = plans.get(N_HOSTS * SLOTS, fix), f"8 ranks on 4 hosts, {fix or 'one stage'}"
     options = dict(data=f"npy:{data}", init=plans.model.weights, steps=len(expected))
     threads = plan.train(**options)
     runs = []
     for i in range(2):
         metrics = h.TMP / f"hosts{i}.jsonl"
-        p = h.must(h.run(hosts.mpirun(*plans.command(8, "--metrics", metrics, steps=len(expected)))))
+        p = h.must(h.run(hosts.mpirun(*plans.command(8, "--metrics", metrics, steps=len(expected), fix=fix))))
         runs.append(h.Run(p, metrics))
-    h.close("8 ranks on 4 hosts: losses of one device", runs[0].losses, expected, plans.model.tolerance)
-    h.close("8 ranks on 4 hosts: losses of 8 threads", runs[0].losses, threads.losses, plans.model.tolerance)
-    h.check(runs[0].transport == "MPI", "it ran over MPI", runs[0].out)
-    h.check(runs[0].losses == runs[1].losses, "two runs over hosts have the same bits", f"{runs[0].losses} {runs[1].losses}")
-    h.check("note:" not in runs[0].err, "every rank reaches those that watch", runs[0].err)
+    h.close(f"{what}: losses of one device", runs[0].losses, expected, plans.model.tolerance)
+    h.close(f"{what}: losses of 8 threads", runs[0].losses, threads.losses, plans.model.tolerance)
+    h.check(runs[0].transport == "MPI", f"{what}: it ran over MPI", runs[0].out)
+    h.check(runs[0].losses == runs[1].losses, f"{what}: two runs over hosts have the same bits", f"{runs[0].losses} {runs[1].losses}")
+    h.check("note:" not in runs[0].err, f"{what}: every rank reaches those that watch", runs[0].err)
     if h.VERBOSE:
         print("the bits of threads" + ("" if runs[0].losses == threads.losses else " differ"))
 
 
-def cut(hosts, plans, n, inside):
-    what = f"host {n} cut off at {'its' if inside else 'the switch’s'} end"
-    job = Job(hosts.mpirun(*plans.command(8))).wait_for(STEPS)
+def cut(hosts, plans, n, inside, fix=None):
+    what = f"host {n} cut off at {'its' if inside else 'the switch’s'} end, {fix or 'one stage'}"
+    job = Job(hosts.mpirun(*plans.command(8, fix=fix))).wait_for(STEPS)
     beside = orteds(hosts)
     h.check(len(beside) >= 6, f"{what}: there are processes on the other hosts", beside)
     hosts.link(n, "down", inside)
@@ -266,6 +272,7 @@ def cut(hosts, plans, n, inside):
 
 def test_cut(hosts, plans):
     cut(hosts, plans, 3, False)
+    cut(hosts, plans, 2, False, PIPELINE)
     if h.FULL:
         cut(hosts, plans, 4, True)
         cut(hosts, plans, 1, False)  # that of rank 0 and mpirun

@@ -8,6 +8,7 @@ two runs of one plan have the same bits, dropout is that of the one-device run, 
 sample by default, all rows with --full.
 """
 import json
+import re
 import sys
 
 import harness as h
@@ -226,6 +227,48 @@ def test_mlp():
         p.remove()
 
 
+SMALL = """<cluster name="small" devices_per_node="any" nodes="1" source="the host, with devices of 256 MiB">
+  <device name="cpu-256" source="as cpu-core">
+    <memory bytes="256MiB" usable="1" bytes_per_s="27e9" source="as cpu-core"/>
+    <peak precision="f64" flops_per_s="59e9" source="as cpu-core"/> <peak precision="f32" flops_per_s="118e9" source="as cpu-core"/>
+    <kernel launch_s="3e-7" vector_efficiency="0.2" source="as cpu-core"/>
+    <gemm efficiency="0.9" half_m="14" half_n="5" half_k="10" source="as cpu-core"/>
+  </device>
+  <shared bytes_per_s="7e9" total_bytes_per_s="56e9" source="as host"/>
+  <protocol name="shared" base_s="26e-6" step_s="6e-6" efficiency="1" source="as host"/>
+</cluster>
+"""
+PEAK = """import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:]).returncode
+print(f"process of {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss} KiB", flush=True)
+sys.exit(code)
+"""
+
+
+def test_memory():
+    """A gigabyte of weights and optimiser state trains on 8 devices of 256 MiB: no process takes more than 20 % above that."""
+    if not h.FULL:
+        return
+    cluster, peak = h.TMP / "small.xml", h.TMP / "peak.py"
+    cluster.write_text(SMALL)
+    peak.write_text(PEAK)
+    d = dict(layers=11, hidden=768, heads=12, vocab=16384, seq=32, positions=32, batch=16, pdrop=0)
+    options = ["--data", "synthetic", "--steps", 2, "--seed", 1, "--metrics"]
+    alone = h.plan("models/gpt.xml", gpus=1, D=d)
+    h.check(alone.memory["parameters"] + alone.memory["optimizer"] >= 1 << 30, "a gigabyte of state", alone.memory)
+    losses = alone.train(data="synthetic", steps=2, seed=1).losses
+    alone.remove()
+    refused = h.mpplan(*h.arguments("models/gpt.xml", gpus=4, cluster=cluster, D=d))
+    h.check(refused.returncode == 2 and "no plan fits" in refused.stderr, "it does not fit on 4 devices", refused.stderr)
+    for fix in (None, "pp=4,schedule=1f1b"):
+        p, metrics = h.plan("models/gpt.xml", gpus=8, cluster=cluster, D=d, fix=fix).build(), h.TMP / "memory.jsonl"
+        run = h.Run(h.must(h.run([*h.MPIRUN, "-n", 8, sys.executable, peak, p.dir / "trainer", *options, metrics], 600, h.MPI_ENV)), metrics)
+        kib = [int(x) for x in re.findall(r"process of (\d+) KiB", run.out)]
+        h.check(len(kib) == 8 and max(kib) <= 1.2 * 256 * 1024, f"memory, {fix or 'the own plan'}: bounded", kib)
+        h.close(f"memory, {fix or 'the own plan'}: losses of one device", run.losses, losses, 2e-5)
+        p.remove()
+
+
 def test_same_code():
     """Equal input, equal bytes; and plan.json gives the same directory again."""
     a, b = (h.plan("models/gpt.xml", gpus=4, preset="tiny", fix="pp=2,tp=2,schedule=1f1b,micro_batches=4") for _ in range(2))
@@ -244,7 +287,7 @@ def main():
         what = f"{name}, {devices} devices, {fix}"
         if (h.FULL or sample or any(not a.startswith("-") for a in sys.argv[1:])) and h.only([what]):
             h.guarded(what, one_plan, what, *models[name], devices, fix, transports)
-    for test in (test_dropout, test_half, test_resume, test_mlp, test_same_code):
+    for test in (test_dropout, test_half, test_resume, test_mlp, test_memory, test_same_code):
         if h.only([test.__name__]):
             h.guarded(test.__name__, test)
     return h.finish()

@@ -20,7 +20,8 @@ FLAGS = "-O1 -g -std=c17 -D_GNU_SOURCE -fsanitize=address,undefined -fno-sanitiz
 
 SEED = int(os.environ.get("MPP_RESUME_SEED", random.SystemRandom().randrange(10**6)))
 EVERY, KEEP, STEPS = 10, 3, 200
-KILLS = dict(threads=50, mpi=20, plans=20) if h.FULL else dict(threads=10, mpi=4, plans=6)
+KILLS = dict(threads=50, mpi=20, plans=20, stages=20) if h.FULL else dict(threads=10, mpi=4, plans=6, stages=4)
+PIPELINE = "pp=2,dp=2,zero=1,schedule=1f1b,micro_batches=4"
 MODEL = dict(layers=2, hidden=32, heads=4, vocab=256, seq=16, positions=16, batch=24, pdrop=0.1, lr=1e-3, schedule="cosine",
              warmup_steps=10, total_steps=STEPS)
 DATA = f"text:{h.ROOT / 'LICENSE'}"
@@ -222,9 +223,17 @@ def test_mpi():
     killed_often("mpi", KILLS["mpi"], lambda: p, expected, seconds, mpi=True)
 
 
+def test_stages():
+    """Pipelines: threads and, where there is mpirun, processes."""
+    p = plan(4, PIPELINE)
+    for mpi in (False, True) if shutil.which("mpirun") else (False,):
+        expected, seconds = whole(p, mpi, steps=100)
+        killed_often(f"stages{'_mpi' if mpi else ''}", KILLS["stages"] // 2, lambda: p, expected, seconds, mpi, steps=100)
+
+
 def test_plans():
     """Every resume under another plan and number of devices."""
-    which = [(1, None), (2, None), (3, None), (4, "dp=2,tp=2"), (8, None)] + ([(2, "dp=2"), (4, "dp=4,zero=3"), (8, "dp=4,tp=2")] if h.FULL else [])
+    which = [(1, None), (4, PIPELINE), (2, None), (3, None), (4, "dp=2,tp=2"), (8, None)] + ([(2, "dp=2"), (4, "dp=4,zero=3"), (8, "dp=4,tp=2")] if h.FULL else [])
     steps, turn = 120, [0]
     expected, seconds = whole(plan(1), steps=steps)
 
@@ -480,7 +489,7 @@ def test_sanitized():
     h.check(len(job.rows()) == STEPS, "sanitized: one line per step")
 
 
-TESTS = {"threads": test_threads, "mpi": test_mpi, "plans": test_plans, "stop": test_stop, "stop_mpi": test_stop_mpi,
+TESTS = {"threads": test_threads, "mpi": test_mpi, "stages": test_stages, "plans": test_plans, "stop": test_stop, "stop_mpi": test_stop_mpi,
          "stop_at_once": test_stop_at_once, "damage": test_damage, "differences": test_differences, "full_disk": test_full_disk,
          "sanitized": test_sanitized}
 

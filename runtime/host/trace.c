@@ -1,0 +1,46 @@
+/* trace.c - recording. */
+#include <stdlib.h>
+
+#include "trace_internal.h"
+
+int mpp_trace_new(struct mpp_rank *r, struct mpp_error *error)
+{
+    struct mpp_trace *t = calloc(1, sizeof *t);
+    r->trace = t;
+    for (int i = 0; t != NULL && i < 2; i++)
+        t->part[i].events = calloc(MPP_TRACE_EVENTS, sizeof *t->part[i].events);
+    if (t != NULL && t->part[0].events != NULL && t->part[1].events != NULL)
+        return MPP_EXIT_OK;
+    mpp_trace_free(r);
+    return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: out of memory for --profile", r->rank);
+}
+
+void mpp_trace_free(struct mpp_rank *r)
+{
+    if (r->trace == NULL)
+        return;
+    free(r->trace->part[0].events);
+    free(r->trace->part[1].events);
+    free(r->trace);
+    r->trace = NULL;
+}
+
+void mpp_trace_step(struct mpp_rank *r, int64_t step)
+{
+    struct mpp_trace *t = r->trace;
+    if (t == NULL)
+        return;
+    t->now = !t->now;
+    t->part[t->now].step = step;
+    t->part[t->now].n = t->part[t->now].left_out = 0;
+}
+
+/* The last place is the step's own: it ends after all others. */
+void mpp_trace_add(struct mpp_rank *r, const struct mpp_trace_event *event)
+{
+    struct mpp_trace_part *p = &r->trace->part[r->trace->now];
+    if (p->step > 0 && p->n < MPP_TRACE_EVENTS - (event->kind != MPP_TRACE_STEP))
+        p->events[p->n++] = *event;
+    else if (p->step > 0)
+        p->left_out++;
+}
