@@ -245,6 +245,7 @@ enum mpp_status mpp_report_html(struct mpp_diag *diag, const struct mpp_graph *g
     r = mpp_report_at(&r, mpp_report_slowest(plan));
     fprintf(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
                  "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+                 "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
                  "<meta name=\"color-scheme\" content=\"light dark\">\n<title>%s: plan</title>\n<style>\n%s</style>\n</head>\n<body>\n"
                  "<noscript>\n<p>This page draws the plan with a script. Without it, report.txt says the same in words:</p>\n"
                  "<pre>%s</pre>\n</noscript>\n%s<script type=\"application/json\" id=\"plan\">",

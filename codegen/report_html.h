@@ -75,7 +75,8 @@ const char *mpp_html_basename(const char *path);
 /* NAME with its layer as "*": "h.3.attn" is "h.*.attn" and layer 3, counted from the stage's first in *OUT_LAYER. Of a layer
  * before the stage's first "h.*-1.res2" and layer 0, of one after its last "h.*+1.res2" and the last; else NAME and -1. */
 const char *mpp_html_template(const struct mpp_html *h, const char *name, int *out_layer);
-/* NAME as what is called FROM sees it: in FROM's layer "h.*.x", in the one before "h.*-1.x"; else NAME. */
+/* NAME as what is called FROM sees it: in FROM's layer "h.*.x", in the one before "h.*-1.x"; where FROM is in no layer, as the stage's
+ * first layer does; of another repeat NAME. */
 const char *mpp_html_seen(const struct mpp_html *h, const char *name, const char *from);
 /* Is NAME in a layer? Its repeat, its number, and what follows ("" or ".attn"). */
 bool mpp_html_layer(const struct mpp_html *h, const char *name, int *out_repeat, int *out_index, const char **out_rest);

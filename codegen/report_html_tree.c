@@ -45,7 +45,11 @@ const char *mpp_html_seen(const struct mpp_html *h, const char *name, const char
 {
     int r, index, from_r, from_index;
     const char *rest, *from_rest;
-    if (!mpp_html_layer(h, name, &r, &index, &rest) || !mpp_html_layer(h, from, &from_r, &from_index, &from_rest) || r != from_r)
+    if (!mpp_html_layer(h, name, &r, &index, &rest))
+        return name;
+    if (!mpp_html_layer(h, from, &from_r, &from_index, &from_rest))
+        from_index = h->first[r];
+    else if (r != from_r)
         return name;
     return index == from_index ? mpp_arena_printf(h->r->arena, "%s.*%s", h->repeat[r], rest)
                                : mpp_arena_printf(h->r->arena, "%s.*%+d%s", h->repeat[r], index - from_index, rest);

@@ -21,7 +21,7 @@ struct family {
 struct point {
     int family;
     struct mpp_schedule schedule;
-    int64_t bound_ps;
+    int64_t bound_ps, others_ps;  /* others: of it, what a stage waits for the others at least, about */
 };
 
 struct mpp_seeds {
@@ -114,7 +114,7 @@ void mpp_seeds_add(struct mpp_seeds *s, const struct mpp_schedule *schedule, int
         if (n % tp || batch % (n / tp) || !allowed(&s->options->pins, n / tp, tp, batch / (n / tp)))
             continue;
         s->point = mpp_arena_grow(s->arena, s->point, &s->cap_points, (size_t)s->n_points + 1, sizeof *s->point);
-        s->point[s->n_points++] = (struct point){find_family(s, n / tp, tp, schedule->stages), *schedule, bound_ps};
+        s->point[s->n_points++] = (struct point){find_family(s, n / tp, tp, schedule->stages), *schedule, bound_ps, 0};
     }
 }
 
@@ -208,20 +208,29 @@ static bool may_keep_all(const struct mpp_seeds *s, const struct point *p)
     return (s->state_bytes + s->batch_bytes / k * in_flight) / n <= s->capacity;
 }
 
-/* P's bound in place of its schedule's; INT64_MAX: it cannot be. */
+/* P's bound in place of its schedule's; INT64_MAX: it cannot be. Full recomputation adds a third at most. */
 static void look(struct mpp_seeds *s, struct point *p, struct mpp_pipeline_stage *stage)
 {
-    struct mpp_stages *stages = stages_of(s, p->family, may_keep_all(s, p) ? NONE : FULL);
+    bool keep_all = may_keep_all(s, p);
+    struct mpp_stages *stages = stages_of(s, p->family, keep_all ? NONE : FULL);
+    int64_t sum = 0, longest = 0;
     mpp_stages_set(stages, &p->schedule, true, INT64_MAX, 0);
     p->bound_ps = ask_all(s, stages, &p->schedule, false, stage) ? time_of(&p->schedule, stage) : INT64_MAX;
+    for (int i = 0; i < p->schedule.stages && p->bound_ps < INT64_MAX; i++) {
+        sum += stage[i].option.t_ps;
+        longest = stage[i].option.t_ps > longest ? stage[i].option.t_ps : longest;
+    }
+    p->others_ps = (sum - longest) / p->schedule.chunks / 4 * (keep_all ? 4 : 3);
 }
 
-static void price(struct mpp_seeds *s, const struct point *p, int64_t upper, struct mpp_pipeline_stage *stage, struct mpp_seed *out)
+/* P within memory, with at most so many programs, into *OUT if it takes less than that. No stage may take all of the time that
+ * is left: it waits for the others, too. */
+static void price(struct mpp_seeds *s, const struct point *p, int budget, struct mpp_pipeline_stage *stage, struct mpp_seed *out)
 {
     struct mpp_stages *stages = stages_of(s, p->family, ANY);
-    int64_t before, after;
+    int64_t before, after, upper = out->answer.time_ps;
     mpp_stages_solved(stages, &before);
-    mpp_stages_set(stages, &p->schedule, true, upper, s->budget < BUDGET ? s->budget : BUDGET);
+    mpp_stages_set(stages, &p->schedule, true, upper < INT64_MAX ? upper - p->others_ps : upper, s->budget < budget ? s->budget : budget);
     bool ok = ask_all(s, stages, &p->schedule, true, stage);
     mpp_stages_solved(stages, &after);
     s->budget -= (int)(after - before);
@@ -257,6 +266,7 @@ void mpp_seeds_find(struct mpp_seeds *s, int64_t upper_ps, struct mpp_seed *out)
         if (s->point[i].bound_ps < upper_ps)
             look(s, &s->point[i], stage);
     sort(s->point, n);
-    for (int i = 0; i < n && s->point[i].bound_ps < out->answer.time_ps && !interrupted(s); i++)
-        price(s, &s->point[i], out->answer.time_ps, stage, out);
+    for (int pass = 0; pass < 2; pass++) /* what fits without a thought makes the others quick to rule out */
+        for (int i = 0; i < n && s->point[i].bound_ps < out->answer.time_ps && !interrupted(s); i++)
+            price(s, &s->point[i], pass == 0 ? 0 : BUDGET, stage, out);
 }

@@ -6,14 +6,17 @@ const search = {index: [], hits: [], at: -1};
 /* {text (to match), kind, title, detail, go}. */
 function indexTree(node, path) {
   for (const c of node.children.values()) {
-    const here = [...path, c], cells = cellsOf(c);
-    if (c.tensors.length || c.kernels.length || c.layers)
-      search.index.push({text: `${here.map(n => n.name).join(".")} ${c.path} ${cells.what} ${cells.words} ${c.kernels.map(k => S(k[7])).join(" ")}`.toLowerCase(),
-        kind: c.layers ? "layers" : c.kernels.length ? "op" : "tensor", title: c.layers ? c.name : c.path, detail: cells.what
-          || c.where || "", go: () => reveal(here)});
+    const here = [...path, c], cells = cellsOf(c), names = here.map(n => n.name).join("."), go = () => reveal(here);
+    const group = path.find(n => n.layers), where = group ? `, ${group.name}` : "";
+    const fused = c.kernels.map(k => S(k[7])).join(" ");
+    if (c.layers)
+      search.index.push({text: `${names} ${c.title} layers`.toLowerCase(), kind: "layers", title: c.name, detail: c.where, go});
+    else if (c.tensors.length || c.kernels.length)
+      search.index.push({text: `${names} ${c.path} ${cells.what} ${cells.words} ${fused}`.toLowerCase(),
+        kind: c.kernels.length ? "op" : "tensor", title: c.path, detail: `${cells.what}${where}`, go});
     for (const k of c.comms)
       search.index.push({text: `${S(k[2])} ${c.path} ${S(k[10])} collective`.toLowerCase(), kind: S(k[2]), title: c.path,
-        detail: S(k[10]), go: () => reveal(here)});
+        detail: `${S(k[10])}${where}`, go});
     indexTree(c, here);
   }
 }

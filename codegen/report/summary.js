@@ -68,8 +68,8 @@ function drawOthers(at) {
 function drawBasis(at) {
   const p = plan.plan, d = plan.device, peaks = Object.entries(d.peak_flops_per_s);
   put(at,
-    el("p", {}, "Nothing here was measured on this cluster: times come from a model of kernels and collectives over the figures " +
-      "below, and the search minimises them. ", claim()),
+    el("p", {}, "Times are predicted, not measured: a model of kernels and collectives over the figures below, which the " +
+      "search minimises. ", claim()),
     el("dl", {class: "facts"},
       el("dt", {}, "step of this plan"), el("dd", {id: "objective"}, `${thousands(p.objective_ps)} ps`),
       el("dt", {}, "no plan searched is under"), el("dd", {id: "bound"}, p.bound_ps > 0 ? `${thousands(p.bound_ps)} ps`

@@ -80,6 +80,9 @@ function layerGroups(records) {
   return groups;
 }
 
+/* The only stage of a record that is in no layer: from there names of layers can be told. */
+const stageOfRecord = new WeakMap();
+
 function addRecords(node, records, prefix, name) {
   for (const r of records)
     (name(r) ? descend(node, name(r), prefix) : node)[r.list].push(r.record);
@@ -125,6 +128,8 @@ function buildTree() {
       const unique = times.get(g.part) === 1, node = childOf(root, unique ? g.part : `${g.part} ${g.stages.join()}`, g.part,
         g.part);
       node.where = several ? stagesName(g.stages) : "";
+      if (g.stages.length === 1)
+        g.records.forEach(r => stageOfRecord.set(r.record, g.stages[0]));
       addRecords(node, g.records, g.part, r => r.name.split(".").slice(1).join("."));
       continue;
     }
@@ -210,9 +215,10 @@ function facts(pairs) {
   return el("dl", {class: "facts"}, pairs.filter(([, v]) => v).map(([k, v]) => [el("dt", {}, k), el("dd", {}, v)]));
 }
 
-function operandTable(caption, operands) {
+function operandTable(caption, kernel, operands) {
+  const stage = stageOfRecord.get(kernel);
   return operands.length ? table(caption, [["tensor", "text"], ["whole", "text"], ["split", "text"], ["on a device", "text"]],
-    operands.map(o => [S(o[0]), S(o[3]), S(o[1]), S(o[2])])) : null;
+    operands.map(o => [stage === undefined ? S(o[0]) : inLayer(S(o[0]), stage, 0), S(o[3]), S(o[1]), S(o[2])])) : null;
 }
 
 function detailsOf(node) {
@@ -227,7 +233,7 @@ function detailsOf(node) {
       ["element", S(k[5]) ? `<${S(k[5])}>` : ""], ["in the model file", S(k[6])],
       ["phase", PHASES[k[3]]], ["split", S(k[8])], ["time",
         `${time(k[9])}${k[10] ? ` and ${time(k[10])} of sums inside` : ""}, ${plural(k[11], "time")} a step`]]),
-    operandTable("Reads", k[12]), operandTable("Makes", k[13]));
+    operandTable("Reads", k, k[12]), operandTable("Makes", k, k[13]));
   if (node.comms.length)
     parts.push(table("Collectives", [["collective", "text"], ["phase", "text"], ["bytes", "number"], ["time", "number"],
       ["times a step", "number"], ["why", "why"]],

@@ -143,6 +143,7 @@ def test_names():
     page = Page(h.TMP / "evil" / "report.html")
     h.check(page.data["model"]["name"] == EVIL, "its name is whole", repr(page.data["model"]["name"]))
     h.check(page.tags.count("script") == 2 and "b" not in page.tags and EVIL.split(" \u2028")[0] in page.text, "and no markup")
+    h.check(not re.search("[<>&]", page.raw["plan"]), "nothing of the data could be markup")
     h.check("\u2028" not in page.source.split("<script")[1], "no line separator in the data")
     return h.TMP / "evil"
 
