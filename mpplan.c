@@ -246,14 +246,17 @@ static enum mpp_status cannot_write(struct mpp_diag *diag, const char *path)
     return MPP_IO;
 }
 
+typedef enum mpp_status report_fn(struct mpp_diag *, const struct mpp_graph *, const struct mpp_cluster *, const struct mpp_plan *,
+                                  const struct mpp_lprog *, FILE *);
+
 static enum mpp_status write_report(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *g,
                                     const struct mpp_cluster *cluster, const struct mpp_plan *plan,
-                                    const struct mpp_lprog *prog, const char *path)
+                                    const struct mpp_lprog *prog, report_fn *report, const char *path)
 {
     struct mpp_outfile *f = mpp_outfile_create(arena, path);
     if (!f)
         return cannot_write(diag, path);
-    MPP_TRY(mpp_report_write(diag, g, cluster, plan, prog, mpp_outfile_stream(f)));
+    MPP_TRY(report(diag, g, cluster, plan, prog, mpp_outfile_stream(f)));
     return mpp_outfile_close(f) ? MPP_OK : cannot_write(diag, path);
 }
 
@@ -269,7 +272,9 @@ static enum mpp_status write_directory(struct mpp_arena *arena, struct mpp_diag 
     if (plan->pipeline.chunks == 1)
         MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, lowered->transfers, lowered->progs, tmp));
     MPP_TRY_GOTO(st, fail, mpp_plan_write_json(diag, g, cluster, plan, mpp_arena_printf(arena, "%s/plan.json", tmp)));
-    MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_arena_printf(arena, "%s/report.txt", tmp)));
+    MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_report_graph, mpp_arena_printf(arena, "%s/graph.ir", tmp)));
+    MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_report_write, mpp_arena_printf(arena, "%s/report.txt", tmp)));
+    MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_report_html, mpp_arena_printf(arena, "%s/report.html", tmp)));
     return mpp_outdir_commit(o);
 fail:
     mpp_outdir_abandon(o);
@@ -425,7 +430,7 @@ static enum mpp_status print(struct job *job, const struct mpp_graph *g, const s
         return mpp_plan_predict_json(job->diag, g, cluster, plan, stdout);
     MPP_TRY((o->predict ? mpp_report_predict : mpp_report_write)(job->diag, g, cluster, plan, prog, stdout));
     if (o->out && plan->pipeline.chunks > 1)
-        fprintf(stderr, "mpplan: %s holds plan.json and report.txt but no trainer: code for interleaved schedules comes with a later "
+        fprintf(stderr, "mpplan: %s holds plan.json and reports but no trainer: code for interleaved schedules comes with a later "
                 "release\n", o->out);
     return MPP_OK;
 }
@@ -464,6 +469,35 @@ static enum mpp_status run(struct job *job)
     stats.emit_s = now_s() - start;
     MPP_TRY(print(job, g, cluster, plan, plan->n_stages == 1 ? lowered.progs[0] : NULL));
     return o->stats ? write_stats(arena, diag, o->stats, &stats, g, plan) : MPP_OK;
+}
+
+/* The reports of a plan directory again, from its graph and its plan. */
+static enum mpp_status report(struct job *job)
+{
+    struct mpp_arena *arena = job->arena;
+    struct mpp_diag *diag = job->diag;
+    struct mpp_options o = job->options;
+    const char *dir = o.report, *name;
+    struct mpp_graph *g;
+    struct mpp_cluster *cluster;
+    struct mpp_plan *plan;
+    struct lowered lowered;
+    struct stats stats = {0};
+    int64_t n;
+    job->phase = "reading the plan";
+    MPP_TRY(mpp_report_graph_read(arena, diag, mpp_arena_printf(arena, "%s/graph.ir", dir), &g, &name, &n));
+    MPP_TRY(mpp_cluster_load(arena, diag, o.cluster ? o.cluster : name, n, &cluster));
+    o.from_plan = mpp_arena_printf(arena, "%s/plan.json", dir);
+    MPP_TRY(plan_and_lower(arena, diag, &o, (struct mpp_plan_options){0}, g, cluster, &stats, &plan, &lowered));
+    const struct mpp_lprog *prog = plan->n_stages == 1 ? lowered.progs[0] : NULL;
+    job->phase = "writing the report";
+    hold_signals(true);
+    enum mpp_status st = write_report(arena, diag, g, cluster, plan, prog, mpp_report_write, mpp_arena_printf(arena, "%s/report.txt", dir));
+    if (st == MPP_OK)
+        st = write_report(arena, diag, g, cluster, plan, prog, mpp_report_html, mpp_arena_printf(arena, "%s/report.html", dir));
+    hold_signals(false);
+    MPP_TRY(st);
+    return mpp_report_write(diag, g, cluster, plan, prog, stdout);
 }
 
 static enum mpp_status solve_iopddl(struct job *job)
@@ -505,7 +539,7 @@ static int work(struct job *job, int argc, char **argv)
     else if (st == MPP_OK && o->schema)
         print_schema(job->arena);
     else if (st == MPP_OK)
-        st = o->calibrate ? calibrate(job) : o->iopddl ? solve_iopddl(job) : run(job);
+        st = o->calibrate ? calibrate(job) : o->iopddl ? solve_iopddl(job) : o->report ? report(job) : run(job);
     if ((fflush(stdout) != 0 || ferror(stdout)) && st == MPP_OK)
         st = cannot_write(job->diag, "standard output");
     return st == MPP_OK ? 0 : st == MPP_IO ? 1 : st == MPP_LIMIT && interrupted ? 128 + (ended_by ? ended_by : SIGINT) : 2;

@@ -13,7 +13,7 @@ enum { MAX_SECONDS = 1000000000 };
 const char mpp_options_usage[] =
     "usage: mpplan MODEL.xml [--gpus N] [--cluster NAME|FILE.xml] [-o DIR]\n"
     "\n"
-    "Plan how to train MODEL.xml on N devices and write the trainer, plan.json and report.txt into DIR.\n"
+    "Plan how to train MODEL.xml on N devices and write the trainer, plan.json, report.txt and report.html into DIR.\n"
     "\n"
     "model\n"
     "  --preset NAME          a size named in the model file, e.g. gpt2-xl\n"
@@ -38,6 +38,7 @@ const char mpp_options_usage[] =
     "  -o DIR                 write the plan directory (without it, only the report is printed)\n"
     "  --predict              print the predicted time and memory alone, and write nothing\n"
     "  --json                 with --predict: as one JSON object, for machines (docs/plan.md)\n"
+    "  --report DIR           write report.html and report.txt of a plan directory again (with --cluster FILE for one of your own)\n"
     "  --stats FILE           write timings and sizes of the planner as JSON (- for stderr)\n"
     "  --help, --version\n"
     "looking inside\n"
@@ -70,6 +71,7 @@ static const struct option {
     {"--dump-after", TEXT, offsetof(struct mpp_options, dump_after)},
     {"--stats", TEXT, offsetof(struct mpp_options, stats)},
     {"--calibrate", TEXT, offsetof(struct mpp_options, calibrate)},
+    {"--report", TEXT, offsetof(struct mpp_options, report)},
     {"--solve-iopddl", TEXT, offsetof(struct mpp_options, iopddl)},
     {"--time-limit", SECONDS, offsetof(struct mpp_options, time_limit_s)},
     {"--predict", FLAG, offsetof(struct mpp_options, predict)},
@@ -165,6 +167,8 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
         mpp_diag_error(diag, nowhere, "--solve-iopddl goes with --time-limit alone, not with %s", beside);
     if (o->calibrate && (beside || o->iopddl))
         mpp_diag_error(diag, nowhere, "--calibrate goes with --time-limit alone, not with %s", beside ? beside : "--solve-iopddl");
+    if (o->report && ((beside && strcmp(beside, "--cluster") != 0) || o->gpus || o->from_plan || searched || o->predict || o->calibrate || o->iopddl))
+        mpp_diag_error(diag, nowhere, "--report goes with --cluster alone: the plan directory says the rest");
     if (o->export_iopddl && (p->pp > 1 || p->interleave > 1 || p->recompute > 0 || p->schedule >= 0))
         mpp_diag_error(diag, nowhere, "--export-iopddl writes the problems of plans of one stage: not with stages, schedules or "
                        "recomputation in --fix");
@@ -176,7 +180,7 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
         mpp_diag_error(diag, nowhere, "--kernels unfused and -o exclude each other: it is for predictions, a trainer runs fused kernels");
     if (o->json && !o->predict)
         mpp_diag_error(diag, nowhere, "--json goes with --predict");
-    if (!o->model && !o->iopddl && !o->calibrate && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
+    if (!o->model && !o->iopddl && !o->calibrate && !o->report && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
         mpp_diag_error(diag, nowhere, "no model file; try: mpplan models/gpt.xml --preset tiny --gpus 4 -o plan/");
 }
 

@@ -17,7 +17,7 @@
 #define MPP_OPTIONS_MAX_DEFINES 256
 
 struct mpp_options {
-    const char *model, *cluster, *out, *from_plan, *dump_ilp, *export_iopddl, *dump_after, *stats, *iopddl, *kernels, *calibrate;
+    const char *model, *cluster, *out, *from_plan, *dump_ilp, *export_iopddl, *dump_after, *stats, *iopddl, *kernels, *calibrate, *report;
     int64_t gpus;
     double time_limit_s;
     struct mpp_model_options model_options;

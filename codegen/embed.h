@@ -1,15 +1,17 @@
-/* embed.h - the runtime's sources as text inside the library, written by embed.py: plans carry a copy. */
+/* embed.h - files as text inside the library, written by embed.py: the runtime's sources, of which plans carry a copy, and the
+ * parts of report.html. */
 #ifndef MPP_CODEGEN_EMBED_H
 #define MPP_CODEGEN_EMBED_H
 
 #include <stddef.h>
 
 struct mpp_embedded_source {
-    const char *path;             /* below runtime/: "mpp_rt.h", "host/mesh.c", "calibrate/measure.c"; NULL ends the array */
+    const char *path;             /* below runtime/: "mpp_rt.h", "host/mesh.c", "calibrate/measure.c"; below codegen/report/:
+                                   * "report.css"; NULL ends the array */
     const char *text;
     size_t size;
 };
 
-extern const struct mpp_embedded_source mpp_embedded_runtime[];
+extern const struct mpp_embedded_source mpp_embedded_runtime[], mpp_embedded_report[];
 
 #endif

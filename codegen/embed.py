@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
-"""embed.py OUT.c OUT.d RUNTIME - write RUNTIME/*.h, RUNTIME/host/*.{c,h} and RUNTIME/calibrate/*.c as the array mpp_embedded_runtime
-(embed.h), sorted by path, and a depfile that names them."""
+"""embed.py OUT.c OUT.d FOLDER ARRAY - write files of FOLDER as the array ARRAY of embed.h, sorted by path, and a depfile that names
+them: *.h, host/*.{c,h} and calibrate/*.c of the runtime (mpp_embedded_runtime), *.css, *.html and *.js of the report
+(mpp_embedded_report)."""
 import os
 import sys
 
 
-def sources(root):
+def runtime_sources(root):
     for folder in ("", "host", "calibrate"):
         for name in sorted(os.listdir(os.path.join(root, folder))):
             if name.endswith(".h") or (folder and name.endswith(".c")):
                 yield "/".join(filter(None, (folder, name)))
 
 
+def report_sources(root):
+    return (name for name in sorted(os.listdir(root)) if name.endswith((".css", ".html", ".js")))
+
+
 def main():
-    out, dep, root = sys.argv[1:]
-    paths = list(sources(root))
-    lines = ["/* Written by codegen/embed.py from runtime/. */", '#include "codegen/embed.h"', ""]
+    out, dep, root, array = sys.argv[1:]
+    paths = list((runtime_sources if array == "mpp_embedded_runtime" else report_sources)(root))
+    lines = [f"/* Written by codegen/embed.py from {os.path.basename(root)}/. */", '#include "codegen/embed.h"', ""]
     # Arrays of bytes: string literals this long are beyond what C17 promises.
     for i, path in enumerate(paths):
         with open(os.path.join(root, path), "rb") as f:
@@ -24,7 +29,7 @@ def main():
         for at in range(0, len(data), 32):
             lines.append("    " + ",".join(str(b if b < 128 else b - 256) for b in data[at:at + 32]) + ",")
         lines += ["};", ""]
-    lines.append("const struct mpp_embedded_source mpp_embedded_runtime[] = {")
+    lines.append(f"const struct mpp_embedded_source {array}[] = {{")
     for i, path in enumerate(paths):
         lines.append(f'    {{"{path}", source_{i}, sizeof source_{i} - 1}},')
     lines += ["    {0},", "};", ""]

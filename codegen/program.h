@@ -212,7 +212,16 @@ enum mpp_status mpp_emit(struct mpp_arena *arena, struct mpp_diag *diag, const s
 /* report.txt. GRAPH: the whole training step; PROG: the local program of a plan of one stage, else NULL. */
 enum mpp_status mpp_report_write(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
                                  const struct mpp_plan *plan, const struct mpp_lprog *prog, FILE *out) MPP_CHECKED;
-/* Of it, what a step takes in time and memory. */
+/* report.html, of the same: one page with everything in it (docs/reading-a-report.md). */
+enum mpp_status mpp_report_html(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
+                                const struct mpp_plan *plan, const struct mpp_lprog *prog, FILE *out) MPP_CHECKED;
+/* graph.ir: the training step as text (docs/ir.md) and what reports say besides. Read back from PATH, what it is for as well: the
+ * cluster's name and how many devices. Its model has what reports need: names, precision, optimiser, pins. */
+enum mpp_status mpp_report_graph(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
+                                 const struct mpp_plan *plan, const struct mpp_lprog *prog, FILE *out) MPP_CHECKED;
+enum mpp_status mpp_report_graph_read(struct mpp_arena *arena, struct mpp_diag *diag, const char *path, struct mpp_graph **out,
+                                      const char **out_cluster, int64_t *out_devices) MPP_CHECKED;
+/* Of report.txt, what a step takes in time and memory. */
 enum mpp_status mpp_report_predict(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
                                    const struct mpp_plan *plan, const struct mpp_lprog *prog, FILE *out) MPP_CHECKED;
 

@@ -365,6 +365,7 @@ static enum mpp_status read_cluster(struct mpp_arena *arena, struct mpp_diag *di
     int before = mpp_diag_errors(diag);
     struct mpp_cluster *c = mpp_arena_array(arena, 1, struct mpp_cluster);
     c->arena = arena;
+    c->root = root;
     struct loader l = {.arena = arena, .diag = diag, .root = root, .c = c};
     double latency_s;
     if (strcmp(root->name, "cluster") != 0) {

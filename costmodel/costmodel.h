@@ -134,6 +134,7 @@ struct mpp_subset_links {
 struct mpp_cluster {
     const char *name;
     const struct mpp_arena *arena;     /* where it was read into; scratch arenas are of its run. NULL: none */
+    const struct mpp_xml *root;        /* what was read (ir/xml.h), there; NULL: nothing */
     struct mpp_device device;
     int n_devices;                     /* in use; they fill the nodes in order */
     int devices_per_node, n_nodes;     /* n_nodes: those in use */
@@ -176,6 +177,19 @@ bool mpp_cluster_resize(const struct mpp_cluster *cluster, int n_devices, struct
 /* The built-in clusters and devices, by name; the arrays end with NULL and live in ARENA. */
 const char *const *mpp_cluster_names(struct mpp_arena *arena, int *out_n);
 const char *const *mpp_device_names(struct mpp_arena *arena, int *out_n);
+
+/* A figure that costs rest on, as its file says it. */
+struct mpp_figure {
+    const char *file;                  /* "devices/A100-SXM4-80GB.xml" of the built-in files, or the user's without folders */
+    int line;
+    const char *what;                  /* "memory" */
+    const char *value;                 /* the element's attributes: "bytes 80GiB, usable 0.92" */
+    const char *source;                /* NULL: the file names none */
+};
+
+/* The figures of CLUSTER, its device and its tuning, in the files' order; *OUT_N how many. What lies inside an element
+ * without a source of its own has that of the element. In ARENA; NULL where CLUSTER was not read from a file. */
+const struct mpp_figure *mpp_cluster_figures(struct mpp_arena *arena, const struct mpp_cluster *cluster, int *out_n);
 
 /* "8 x A100-SXM4-80GB, one dgx-a100"; the string lives in ARENA. */
 const char *mpp_cluster_describe(struct mpp_arena *arena, const struct mpp_cluster *cluster);

@@ -211,7 +211,7 @@ static bool all_exact(const struct mpp_pipe_plan *plan)
 static bool stale(const struct mpp_pipe *q, const struct mpp_pipe_plan *plan)
 {
     for (int i = 0; i < plan->n_stages; i++)
-        if (plan->exact[i] != mpp_pipe_list(q, plan->list[i])->exact)
+        if (plan->asked[i] != mpp_pipe_list(q, plan->list[i])->asked)
             return true;
     return false;
 }
@@ -234,16 +234,20 @@ static void make_exact(struct mpp_pipe *q, const struct mpp_pipe_plan *plan)
     now.stage = mpp_arena_memdup(q->scratch, plan->stage, (size_t)plan->n_stages * sizeof *plan->stage);
     bool fits = true;
     for (int i = 0; i < plan->n_stages; i++) {
-        if (!mpp_pipe_list(q, plan->list[i])->exact)
-            mpp_pipe_ask_exact(q, plan->list[i], &plan->stage[i].key);
         const struct mpp_pipe_list *x = mpp_pipe_list(q, plan->list[i]);
-        fits = fits && x->n > 0;
+        if (!plan->exact[i] && x->asked == plan->asked[i]) /* else another of its stages has the same list */
+            mpp_pipe_ask_exact(q, plan->list[i], &plan->stage[i].key);
+        int k = 0;
+        while (k < x->n && !x->exact && !x->option[k].sure)
+            k++;
+        fits = fits && k < x->n;
         if (!fits)
             continue;
-        now.stage[i].option = x->option[0];
-        now.sum_ps = INT64_MAX - now.sum_ps < x->t_ps ? INT64_MAX : now.sum_ps + x->t_ps;
-        now.longest_ps = now.longest_ps > x->t_ps ? now.longest_ps : x->t_ps;
-        now.once_ps = now.once_ps > x->once_ps ? now.once_ps : x->once_ps;
+        const struct mpp_pipeline_option *o = &x->option[k];
+        now.stage[i].option = *o;
+        now.sum_ps = INT64_MAX - now.sum_ps < o->t_ps ? INT64_MAX : now.sum_ps + o->t_ps;
+        now.longest_ps = now.longest_ps > o->t_ps ? now.longest_ps : o->t_ps;
+        now.once_ps = now.once_ps > o->once_ps ? now.once_ps : o->once_ps;
     }
     if (fits)
         keep(q, &now);

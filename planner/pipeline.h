@@ -32,6 +32,7 @@ struct mpp_pipeline_option {      /* one way to run a stage; those worse in both
     int64_t t_ps;                 /* of one micro-batch: forward and backward; >= 0 */
     int64_t once_ps;              /* >= 0 */
     int id;                       /* the callback's own */
+    bool sure;                    /* among bounds: this one is exact */
 };
 
 struct mpp_pipeline_stage {       /* of the answer */
@@ -53,9 +54,10 @@ struct mpp_pipeline_problem {
     int64_t upper_bound_ps;       /* plans that take at least so long are of no interest; INT64_MAX: all are (a time
                                      that saturates at INT64_MAX is no plan) */
     /* Options of KEY into *OUT (valid until the next call), their number; 0: nothing fits. EXACT false: bounds will do;
-     * *OUT_EXACT says what they are. Bounds: for each exact option there is one that is no worse in either time. Asked
-     * for exact ones, what it returns is taken as exact. Called at most once per (layers, devices, in flight) and EXACT:
-     * answers are remembered here. */
+     * *OUT_EXACT says what they are. Bounds: for each exact option there is one that is no worse in either time, or with
+     * which no plan takes longer; those that are sure are exact options themselves. Asked for exact ones it may still return
+     * better bounds, and is asked again, but only finitely often. Answers are remembered here: without better ones nothing
+     * is asked twice per (layers, devices, in flight) and EXACT. */
     int (*options)(void *context, const struct mpp_pipeline_key *key, bool exact,
                    const struct mpp_pipeline_option **out, bool *out_exact);
     /* May be NULL. Keys for which it returns equal numbers >= 0 have the same options, so only one of them is asked for

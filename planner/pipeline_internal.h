@@ -19,6 +19,7 @@ struct mpp_pipe_list {
     int64_t bound_ps;             /* plans with one of them take at least that */
     const struct mpp_pipeline_option *option;
     int n;
+    int asked;                    /* for exact options, so often */
     bool exact;
 };
 
@@ -69,7 +70,8 @@ struct mpp_pipe_plan {
     int n_stages;
     struct mpp_pipeline_stage *stage;
     int32_t *list;                /* of each stage */
-    bool *exact;                  /* was it, when the plan was made? */
+    int *asked;                   /* [stages] of that list, when the plan was made */
+    bool *exact;                  /* [stages] is the option? */
     int64_t sum_ps, longest_ps, once_ps;
 };
 

@@ -33,13 +33,21 @@ static bool interrupted(const struct mpp_pipe *q)
 
 /* ---- options ------------------------------------------------------------------------------ */
 
+/* By t, then once; of equals those that are sure come first. */
+static bool comes_after(const struct mpp_pipeline_option *a, const struct mpp_pipeline_option *b)
+{
+    if (a->t_ps != b->t_ps)
+        return a->t_ps > b->t_ps;
+    return a->once_ps != b->once_ps ? a->once_ps > b->once_ps : b->sure && !a->sure;
+}
+
 /* Sort OUT's N options by t, drop those that another is no worse than, and return how many are left. */
 static int pareto(struct mpp_pipeline_option *o, int n)
 {
     for (int i = 1; i < n; i++) {
         struct mpp_pipeline_option x = o[i];
         int k = i;
-        for (; k > 0 && (o[k - 1].t_ps > x.t_ps || (o[k - 1].t_ps == x.t_ps && o[k - 1].once_ps > x.once_ps)); k--)
+        for (; k > 0 && comes_after(&o[k - 1], &x); k--)
             o[k] = o[k - 1];
         o[k] = x;
     }
@@ -126,7 +134,9 @@ void mpp_pipe_ask_exact(struct mpp_pipe *q, int32_t list, const struct mpp_pipel
     bool exact = true;
     int n = q->p->options(q->p->context, key, true, &option, &exact);
     q->answer.asked_exact++;
-    *mpp_pipe_list(q, list) = list_of(q, option, n, true);
+    int asked = mpp_pipe_list(q, list)->asked + 1;
+    *mpp_pipe_list(q, list) = list_of(q, option, n, exact);
+    mpp_pipe_list(q, list)->asked = asked;
 }
 
 /* ---- states and spans ---------------------------------------------------------------------- */
@@ -444,6 +454,7 @@ static struct mpp_pipe_plan *plan_of(struct mpp_pipe *q, const struct mpp_pipe_f
     plan->n_stages = n_stages;
     plan->stage = mpp_arena_array(q->scratch, n_stages, struct mpp_pipeline_stage);
     plan->list = mpp_arena_array(q->scratch, n_stages, int32_t);
+    plan->asked = mpp_arena_array(q->scratch, n_stages, int);
     plan->exact = mpp_arena_array(q->scratch, n_stages, bool);
     int place = 0, l = 0;
     for (int i = 0; i < n_stages; i++) {
@@ -452,11 +463,12 @@ static struct mpp_pipe_plan *plan_of(struct mpp_pipe *q, const struct mpp_pipe_f
         int j = q->size[at], last = q->last[at];
         plan->list[i] = spans_of(q, f, r, place, j, l, false)[last - l];
         const struct mpp_pipe_list *x = mpp_pipe_list(q, plan->list[i]);
-        plan->exact[i] = x->exact;
+        plan->asked[i] = x->asked;
         plan->stage[i].key = key_of(q, f, r, place, j, l, last);
         plan->stage[i].key.stage = i;
         plan->stage[i].key.n_stages = n_stages;
         plan->stage[i].option = *option_within(x, t_ps, once_ps);
+        plan->exact[i] = x->exact || plan->stage[i].option.sure;
         plan->sum_ps = add(plan->sum_ps, plan->stage[i].option.t_ps);
         plan->longest_ps = most(plan->longest_ps, plan->stage[i].option.t_ps);
         plan->once_ps = most(plan->once_ps, plan->stage[i].option.once_ps);

@@ -55,25 +55,25 @@ int mpp_build_shape(struct mpp_build *b, mpp_id t)
     for (int d = 0; d < x->n_dims; d++)
         key[2 + d] = x->dims[d].size;
     bool is_new;
-    int id = mpp_memo_add(b->shapes, key, sizeof key, &is_new);
+    int id = mpp_memo_add(b->book->shapes, key, sizeof key, &is_new);
     if (is_new) {
-        b->shape = mpp_arena_grow(b->arena, b->shape, &b->cap_shape, (size_t)id + 1, sizeof(*b->shape));
-        struct mpp_shape_class *c = mpp_arena_array(b->arena, 1, struct mpp_shape_class);
+        b->book->shape = mpp_arena_grow(b->book->arena, b->book->shape, &b->book->cap_shape, (size_t)id + 1, sizeof(*b->book->shape));
+        struct mpp_shape_class *c = mpp_arena_array(b->book->arena, 1, struct mpp_shape_class);
         c->rep = *x;
-        c->row = mpp_arena_array(b->arena, mpp_reshard_n_states(b->p->env.mesh, x->n_dims), int64_t *);
-        b->shape[id] = c;
+        c->row = mpp_arena_array(b->book->arena, mpp_reshard_n_states(b->p->env.mesh, x->n_dims), int64_t *);
+        b->book->shape[id] = c;
     }
     return b->shape_of[t] = id;
 }
 
 int64_t mpp_build_convert(struct mpp_build *b, int shape, int from, int to)
 {
-    struct mpp_shape_class *c = b->shape[shape];
+    struct mpp_shape_class *c = b->book->shape[shape];
     if (from == to)
         return 0;
     if (!c->row[from]) {
         int n = mpp_reshard_n_states(b->p->env.mesh, c->rep.n_dims);
-        c->row[from] = mpp_arena_array(b->arena, n, int64_t);
+        c->row[from] = mpp_arena_array(b->book->arena, n, int64_t);
         mpp_reshard_costs_from(&b->p->env, &c->rep, mpp_build_sharding(b, c->rep.n_dims, from), c->row[from]);
     }
     return c->row[from][to];
@@ -107,6 +107,10 @@ static void group_key(const struct mpp_build *b, const struct mpp_group *group, 
     const struct mpp_graph *g = b->g;
     const struct mpp_rule *rule = group->rule;
     mpp_key_int(key, group->phase);
+    if (mpp_price_is_receive(g, group)) {
+        mpp_key_int(key, b->p->env.first);
+        mpp_key_int(key, b->p->env.receives);
+    }
     for (int i = 0; i < group->n_ops; i++) {
         double flops = mpp_op_flops(g, &g->ops[group->ops[i]]);
         mpp_key_int(key, g->ops[group->ops[i]].kind);
@@ -142,12 +146,12 @@ static struct mpp_group_class *make_group_class(struct mpp_build *b, const struc
 {
     const struct mpp_graph *g = b->g;
     const struct mpp_mesh *mesh = b->p->env.mesh;
-    struct mpp_group_class *c = mpp_arena_array(b->arena, 1, struct mpp_group_class);
-    c->n_choices = mpp_strategy_list(b->arena, g, group, b->pins, &c->split);
+    struct mpp_group_class *c = mpp_arena_array(b->book->arena, 1, struct mpp_group_class);
+    c->n_choices = mpp_strategy_list(b->book->arena, g, group, b->pins, &c->split);
     c->n_operands = group->n_in + group->n_out;
-    c->cost = mpp_arena_array(b->arena, c->n_choices, int64_t);
-    c->state = mpp_arena_array(b->arena, c->n_operands, int32_t *);
-    c->bytes = mpp_arena_array(b->arena, c->n_operands, int64_t *);
+    c->cost = mpp_arena_array(b->book->arena, c->n_choices, int64_t);
+    c->state = mpp_arena_array(b->book->arena, c->n_operands, int32_t *);
+    c->bytes = mpp_arena_array(b->book->arena, c->n_operands, int64_t *);
     int64_t times = mpp_phase_count(g, group->phase), internal;
     for (int k = 0; k < c->n_choices; k++) {
         c->cost[k] = times * mpp_price_group_in(g, &b->p->env, group, c->split[k], &internal);
@@ -155,8 +159,8 @@ static struct mpp_group_class *make_group_class(struct mpp_build *b, const struc
     }
     for (int o = 0; o < c->n_operands; o++) {
         mpp_id t = operand_of(group, o);
-        c->state[o] = mpp_arena_array(b->arena, c->n_choices, int32_t);
-        c->bytes[o] = mpp_arena_array(b->arena, c->n_choices, int64_t);
+        c->state[o] = mpp_arena_array(b->book->arena, c->n_choices, int32_t);
+        c->bytes[o] = mpp_arena_array(b->book->arena, c->n_choices, int64_t);
         for (int k = 0; t >= 0 && k < c->n_choices; k++) {
             struct mpp_sharding s = mpp_split_operand(group->rule, c->split[k], o);
             c->state[o][k] = mpp_reshard_state(mesh, g->tensors[t].n_dims, s);
@@ -174,11 +178,11 @@ static bool classify_groups(struct mpp_build *b)
         bool is_new;
         key.size = 0;
         group_key(b, group, &key);
-        int id = mpp_memo_add(b->groups, key.bytes, key.size, &is_new);
+        int id = mpp_memo_add(b->book->groups, key.bytes, key.size, &is_new);
         if (is_new) {
-            b->group = mpp_arena_grow(b->arena, b->group, &b->cap_group, (size_t)id + 1, sizeof(*b->group));
-            b->group[id] = make_group_class(b, group);
-            if (b->group[id]->n_choices == 0) {
+            b->book->group = mpp_arena_grow(b->book->arena, b->book->group, &b->book->cap_group, (size_t)id + 1, sizeof(*b->book->group));
+            b->book->group[id] = make_group_class(b, group);
+            if (b->book->group[id]->n_choices == 0) {
                 b->reason = mpp_pins_explain(b->arena, b->pins, group);
                 return false;
             }
@@ -237,7 +241,7 @@ static int group_usages(struct mpp_build *b, const struct mpp_tie_class *t, cons
 static bool add_group_node(struct mpp_build *b, int n, const int *groups)
 {
     int cls = mpp_build_tie(b, n, groups), most = 0;
-    const struct mpp_tie_class *t = b->tie[cls];
+    const struct mpp_tie_class *t = b->book->tie[cls];
     const char *name = b->g->ops[b->g->groups[groups[0]].ops[0]].name;
     if (t->n_choices == 0) {
         b->reason = mpp_arena_printf(b->arena, "nothing is left of the splits of %s with its gradient or update", name);
@@ -303,7 +307,7 @@ static int wanted_states(struct mpp_build *b, mpp_id t, unsigned phases, int32_t
         int i = b->uses.use[u];
         if (!(phases >> b->g->groups[i].phase & 1))
             continue;
-        const struct mpp_tie_class *c = b->tie[b->class_of_node[b->node_of_group[i]]];
+        const struct mpp_tie_class *c = b->book->tie[b->class_of_node[b->node_of_group[i]]];
         for (int k = 0; k < c->n_choices; k++) {
             int32_t state = c->state[b->place_in_node[i]][b->uses.use_operand[u]][k];
             if (!has_partial(mpp_build_sharding(b, b->g->tensors[t].n_dims, state)))
@@ -328,7 +332,7 @@ static int rounds(const struct mpp_build *b, mpp_id t)
 static int made_states(struct mpp_build *b, mpp_id t, int32_t *out, int n)
 {
     int i = rounds(b, t);
-    const struct mpp_tie_class *c = i < 0 ? NULL : b->tie[b->class_of_node[b->node_of_group[i]]];
+    const struct mpp_tie_class *c = i < 0 ? NULL : b->book->tie[b->class_of_node[b->node_of_group[i]]];
     for (int k = 0; c && k < c->n_choices; k++)
         add_state(out, &n, c->state[b->place_in_node[i]][b->g->groups[i].n_in][k]);
     return n;
@@ -363,20 +367,20 @@ static struct mpp_rest_class *make_rest_class(struct mpp_build *b, mpp_id t)
     const unsigned step = 1u << MPP_PHASE_PROLOGUE | 1u << MPP_PHASE_FORWARD | 1u << MPP_PHASE_BACKWARD;
     const struct mpp_gtensor *x = &b->g->tensors[t];
     int n_states = mpp_reshard_n_states(b->p->env.mesh, x->n_dims);
-    struct mpp_arena *scratch = mpp_arena_scratch(b->arena);
+    struct mpp_arena *scratch = mpp_arena_scratch(b->book->arena);
     int32_t *state = mpp_arena_array(scratch, n_states, int32_t);
     int n_step = wanted_states(b, t, step, state, 0), n = wanted_states(b, t, 1u << MPP_PHASE_UPDATE, state, n_step);
     n = made_states(b, t, state, n);
     if (n == 0)
         state[n++] = mpp_reshard_state(b->p->env.mesh, x->n_dims, mpp_sharding_whole());
-    struct mpp_rest_class *c = mpp_arena_array(b->arena, 1, struct mpp_rest_class);
+    struct mpp_rest_class *c = mpp_arena_array(b->book->arena, 1, struct mpp_rest_class);
     size_t most = (size_t)n * ((size_t)n_step + 1);
-    c->rest = mpp_arena_array(b->arena, most, struct mpp_sharding);
-    c->gather = mpp_arena_array(b->arena, most, struct mpp_sharding);
-    c->cost = mpp_arena_array(b->arena, most, int64_t);
-    c->bytes = mpp_arena_array(b->arena, most, int64_t);
-    c->state = mpp_arena_array(b->arena, most, int32_t);
-    c->source = mpp_arena_array(b->arena, most, int32_t);
+    c->rest = mpp_arena_array(b->book->arena, most, struct mpp_sharding);
+    c->gather = mpp_arena_array(b->book->arena, most, struct mpp_sharding);
+    c->cost = mpp_arena_array(b->book->arena, most, int64_t);
+    c->bytes = mpp_arena_array(b->book->arena, most, int64_t);
+    c->state = mpp_arena_array(b->book->arena, most, int32_t);
+    c->source = mpp_arena_array(b->book->arena, most, int32_t);
     for (int i = 0; i < n; i++) {
         struct mpp_sharding s = mpp_build_sharding(b, x->n_dims, state[i]);
         if (!mpp_pins_allow_rest(b->pins, t, s))
@@ -408,12 +412,12 @@ static bool add_tensor_node(struct mpp_build *b, mpp_id t)
         mpp_key_int(&key, b->class_of_node[b->node_of_group[rounds(b, t)]]);
         mpp_key_int(&key, b->place_in_node[rounds(b, t)]);
     }
-    int id = mpp_memo_add(b->rests, key.bytes, key.size, &is_new);
+    int id = mpp_memo_add(b->book->rests, key.bytes, key.size, &is_new);
     if (is_new) {
-        b->rest = mpp_arena_grow(b->arena, b->rest, &b->cap_rest, (size_t)id + 1, sizeof(*b->rest));
-        b->rest[id] = make_rest_class(b, t);
+        b->book->rest = mpp_arena_grow(b->book->arena, b->book->rest, &b->book->cap_rest, (size_t)id + 1, sizeof(*b->book->rest));
+        b->book->rest[id] = make_rest_class(b, t);
     }
-    const struct mpp_rest_class *c = b->rest[id];
+    const struct mpp_rest_class *c = b->book->rest[id];
     if (c->n_choices == 0) {
         b->reason = mpp_pins_explain_rest(b->arena, b->pins, t);
         return false;
@@ -430,12 +434,23 @@ static bool add_tensor_node(struct mpp_build *b, mpp_id t)
 
 /* ---- the whole ---- */
 
-static struct mpp_build *build_new(struct mpp_arena *arena, const struct mpp_cluster *cluster,
+struct mpp_stage_book *mpp_stage_book_new(struct mpp_arena *arena)
+{
+    struct mpp_stage_book *k = mpp_arena_array(arena, 1, struct mpp_stage_book);
+    struct mpp_memo **memos[] = {&k->shapes, &k->groups, &k->ties, &k->rests, &k->values};
+    k->arena = arena;
+    for (size_t i = 0; i < sizeof memos / sizeof memos[0]; i++)
+        *memos[i] = mpp_memo_new(arena);
+    return k;
+}
+
+static struct mpp_build *build_new(struct mpp_arena *arena, struct mpp_stage_book *book, const struct mpp_cluster *cluster,
                                    const struct mpp_pin_rules *pins, struct mpp_stage_site site)
 {
     const struct mpp_graph *g = pins->graph;
     struct mpp_build *b = mpp_arena_array(arena, 1, struct mpp_build);
     b->arena = arena;
+    b->book = book;
     b->g = g;
     b->pins = pins;
     b->p = mpp_arena_array(arena, 1, struct mpp_stage_problem);
@@ -443,9 +458,6 @@ static struct mpp_build *build_new(struct mpp_arena *arena, const struct mpp_clu
     b->last_time = g->n_groups > 0 ? g->n_groups - 1 : 0;
     mpp_reshard_env_init(cluster, &pins->c.mesh, site.first_device, &b->p->env);
     b->p->env.receives = site.receives;
-    struct mpp_memo **memos[] = {&b->shapes, &b->groups, &b->ties, &b->rests, &b->values};
-    for (size_t i = 0; i < sizeof memos / sizeof memos[0]; i++)
-        *memos[i] = mpp_memo_new(arena);
     mpp_stage_note_uses(arena, g, &b->uses);
     b->shape_of = minus_ones(arena, g->n_tensors);
     b->node_of_tensor = minus_ones(arena, g->n_tensors);
@@ -459,7 +471,14 @@ bool mpp_stage_problem_build(struct mpp_arena *arena, const struct mpp_cluster *
                              const struct mpp_pin_rules *pins, struct mpp_stage_site site, int64_t capacity_bytes,
                              struct mpp_stage_problem **out, const char **out_reason)
 {
-    struct mpp_build *b = build_new(arena, cluster, pins, site);
+    return mpp_stage_problem_build_from(arena, mpp_stage_book_new(arena), cluster, pins, site, capacity_bytes, out, out_reason);
+}
+
+bool mpp_stage_problem_build_from(struct mpp_arena *arena, struct mpp_stage_book *book, const struct mpp_cluster *cluster,
+                                  const struct mpp_pin_rules *pins, struct mpp_stage_site site, int64_t capacity_bytes,
+                                  struct mpp_stage_problem **out, const char **out_reason)
+{
+    struct mpp_build *b = build_new(arena, book, cluster, pins, site);
     bool ok = classify_groups(b);
     ok = ok && add_group_nodes(b);
     for (mpp_id t = 0; ok && t < b->g->n_tensors; t++)

@@ -35,19 +35,25 @@ struct mpp_value_class {
     int64_t *convert, *copy_bytes;
 };
 
-struct mpp_build {
+/* What recurs, by number. */
+struct mpp_stage_book {
     struct mpp_arena *arena;
-    const struct mpp_graph *g;
-    const struct mpp_pin_rules *pins;
-    struct mpp_stage_problem *p;
-    struct mpp_stage_uses uses;
     struct mpp_memo *shapes, *groups, *ties, *rests, *values;
-    struct mpp_shape_class **shape;     /* by number */
+    struct mpp_shape_class **shape;
     struct mpp_group_class **group;
     struct mpp_tie_class **tie;
     struct mpp_rest_class **rest;
     struct mpp_value_class **value;
     size_t cap_shape, cap_group, cap_tie, cap_rest, cap_value;
+};
+
+struct mpp_build {
+    struct mpp_arena *arena;
+    struct mpp_stage_book *book;
+    const struct mpp_graph *g;
+    const struct mpp_pin_rules *pins;
+    struct mpp_stage_problem *p;
+    struct mpp_stage_uses uses;
     int *shape_of, *group_class_of; /* [n_tensors], [n_groups] */
     int *node_of_group, *place_in_node, *node_of_tensor;
     int *class_of_node;           /* tie or rest class */

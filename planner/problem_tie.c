@@ -208,7 +208,7 @@ static void extend(struct tie *t, int member)
 
 static struct mpp_tie_class *as_class(const struct tie *t)
 {
-    struct mpp_arena *arena = t->b->arena;
+    struct mpp_arena *arena = t->b->book->arena;
     struct mpp_tie_class *c = mpp_arena_array(arena, 1, struct mpp_tie_class);
     int n = t->n, m = t->n_picks;
     c->n_groups = n;
@@ -246,18 +246,18 @@ int mpp_build_tie(struct mpp_build *b, int n, const int *groups)
     bool is_new;
     t.c = mpp_arena_array(b->arena, n, struct mpp_group_class *);
     for (int i = 0; i < n; i++) {
-        t.c[i] = b->group[b->group_class_of[groups[i]]];
+        t.c[i] = b->book->group[b->group_class_of[groups[i]]];
         mpp_key_int(&key, b->group_class_of[groups[i]]);
     }
     find_links(&t);
     mpp_key_add(&key, t.link, sizeof *t.link * (size_t)t.n_links);
-    int id = mpp_memo_add(b->ties, key.bytes, key.size, &is_new);
+    int id = mpp_memo_add(b->book->ties, key.bytes, key.size, &is_new);
     if (!is_new)
         return id;
     t.cap = MAX_SETS;
     t.pick = mpp_arena_array(b->arena, (size_t)t.cap * (size_t)n, int);
     extend(&t, 0);
-    b->tie = mpp_arena_grow(b->arena, b->tie, &b->cap_tie, (size_t)id + 1, sizeof(*b->tie));
-    b->tie[id] = as_class(&t);
+    b->book->tie = mpp_arena_grow(b->book->arena, b->book->tie, &b->book->cap_tie, (size_t)id + 1, sizeof(*b->book->tie));
+    b->book->tie[id] = as_class(&t);
     return id;
 }

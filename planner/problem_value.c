@@ -31,7 +31,7 @@ static int number_of(int32_t *list, int *n, int32_t x)
 /* From source FROM (a state, or a kept form and the resting one behind it) to state TO. */
 static int64_t convert_cost(struct mpp_build *b, const struct draft *d, int32_t from, int32_t to)
 {
-    int n_states = mpp_reshard_n_states(b->p->env.mesh, b->shape[d->shape]->rep.n_dims);
+    int n_states = mpp_reshard_n_states(b->p->env.mesh, b->book->shape[d->shape]->rep.n_dims);
     if (to >= n_states)
         return MPP_SOLVER_FORBIDDEN;
     if (from >= n_states)
@@ -59,7 +59,7 @@ static void fill_bytes(struct mpp_build *b, const struct draft *d, const int32_t
     int n_states = mpp_reshard_n_states(b->p->env.mesh, x->n_dims);
     if (d->free_bytes || x->n_dims == 0)
         return;
-    c->copy_bytes = mpp_arena_array(b->arena, c->n_forms, int64_t);
+    c->copy_bytes = mpp_arena_array(b->book->arena, c->n_forms, int64_t);
     for (int t = 0; t < c->n_forms; t++) {
         if (form[t] >= n_states)
             continue;
@@ -73,23 +73,23 @@ static void fill_bytes(struct mpp_build *b, const struct draft *d, const int32_t
 
 static struct mpp_value_class *make_class(struct mpp_build *b, const struct draft *d)
 {
-    struct mpp_value_class *c = mpp_arena_array(b->arena, 1, struct mpp_value_class);
+    struct mpp_value_class *c = mpp_arena_array(b->book->arena, 1, struct mpp_value_class);
     size_t most = (size_t)d->n_made;
     for (int i = 0; i < d->n_readers; i++)
         most += (size_t)d->n_wants[i];
-    struct mpp_arena *scratch = mpp_arena_scratch(b->arena);
+    struct mpp_arena *scratch = mpp_arena_scratch(b->book->arena);
     int32_t *form = mpp_arena_array(scratch, most, int32_t);
-    c->out = mpp_arena_array(b->arena, d->n_made, int32_t);
+    c->out = mpp_arena_array(b->book->arena, d->n_made, int32_t);
     for (int k = 0; k < d->n_made; k++)
         c->out[k] = number_of(form, &c->n_forms, d->made[k]);
     int n_made_forms = c->n_forms;
-    c->in = mpp_arena_array(b->arena, d->n_readers, int32_t *);
+    c->in = mpp_arena_array(b->book->arena, d->n_readers, int32_t *);
     for (int i = 0; i < d->n_readers; i++) {
-        c->in[i] = mpp_arena_array(b->arena, d->n_wants[i], int32_t);
+        c->in[i] = mpp_arena_array(b->book->arena, d->n_wants[i], int32_t);
         for (int k = 0; k < d->n_wants[i]; k++)
             c->in[i][k] = number_of(form, &c->n_forms, d->wants[i][k]);
     }
-    c->convert = mpp_arena_array(b->arena, (size_t)c->n_forms * (size_t)c->n_forms, int64_t);
+    c->convert = mpp_arena_array(b->book->arena, (size_t)c->n_forms * (size_t)c->n_forms, int64_t);
     for (int s = 0; s < c->n_forms; s++)
         for (int t = 0; t < c->n_forms; t++)
             if (s != t)
@@ -109,12 +109,12 @@ static void finish_value(struct mpp_build *b, struct draft *d)
     mpp_key_add(&key, &d->made, sizeof d->made);
     for (int i = 0; i < d->n_readers; i++)
         mpp_key_add(&key, &d->wants[i], sizeof d->wants[i]);
-    int id = mpp_memo_add(b->values, key.bytes, key.size, &is_new);
+    int id = mpp_memo_add(b->book->values, key.bytes, key.size, &is_new);
     if (is_new) {
-        b->value = mpp_arena_grow(b->arena, b->value, &b->cap_value, (size_t)id + 1, sizeof(*b->value));
-        b->value[id] = make_class(b, d);
+        b->book->value = mpp_arena_grow(b->book->arena, b->book->value, &b->book->cap_value, (size_t)id + 1, sizeof(*b->book->value));
+        b->book->value[id] = make_class(b, d);
     }
-    const struct mpp_value_class *c = b->value[id];
+    const struct mpp_value_class *c = b->book->value[id];
     if (c->n_forms == 1)
         return;
     size_t need = (size_t)b->n_vals + 1;
@@ -144,7 +144,7 @@ static void add_reader(struct draft *d, int node, const int32_t *wants, int n)
 
 static const int32_t *states_of(const struct mpp_build *b, int group, int operand, int *out_n)
 {
-    const struct mpp_tie_class *c = b->tie[b->class_of_node[b->node_of_group[group]]];
+    const struct mpp_tie_class *c = b->book->tie[b->class_of_node[b->node_of_group[group]]];
     *out_n = c->n_choices;
     return c->state[b->place_in_node[group]][operand];
 }
@@ -174,7 +174,7 @@ static void add_phase(struct mpp_build *b, struct draft *d, mpp_id t, enum mpp_p
 static void add_store(struct mpp_build *b, struct draft *d, mpp_id param)
 {
     int node = b->node_of_tensor[param];
-    const struct mpp_rest_class *c = b->rest[b->class_of_node[node]];
+    const struct mpp_rest_class *c = b->book->rest[b->class_of_node[node]];
     d->n_readers = 0;
     d->times = 1;
     d->first = d->last = b->last_time;
@@ -201,7 +201,7 @@ void mpp_build_values(struct mpp_build *b)
         int made = b->uses.producer[t];
         if (b->node_of_tensor[t] >= 0) {
             d.producer = b->node_of_tensor[t];
-            rest = b->rest[b->class_of_node[d.producer]];
+            rest = b->book->rest[b->class_of_node[d.producer]];
             d.n_made = rest->n_choices;
         } else if (made >= 0) {
             int out = 0;

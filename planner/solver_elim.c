@@ -147,10 +147,13 @@ static struct forms forms_start(const struct mpp_solver *s, const struct mpp_sol
     return w;
 }
 
+/* The variable at SKIP stays (-1: none does). */
 static void forms_next(const struct mpp_solver *s, const struct mpp_solver_plan *p, const struct mpp_solver_factor *f,
-                       struct forms *w)
+                       struct forms *w, int32_t skip)
 {
     for (int32_t i = f->n_scope - 1; i >= 0; i--) {
+        if (i == skip)
+            continue;
         w->idx[i] = w->idx[i] + 1 < p->vars[f->scope[i]].size ? w->idx[i] + 1 : 0;
         w->form[w->at[i]] = var_form(s, p, f, i, w->idx[i]);
         if (w->idx[i])
@@ -158,12 +161,72 @@ static void forms_next(const struct mpp_solver *s, const struct mpp_solver_plan 
     }
 }
 
+/* What converts cost under PRICE: [made forms of the producer's classes][forms], rows of other forms are not set. */
+static int64_t *convert_rows(const struct mpp_solver *s, const struct mpp_solver_plan *p, const struct mpp_solver_value *v,
+                             int64_t price, struct mpp_arena *scratch)
+{
+    int64_t *row = mpp_arena_array(scratch, (int64_t)v->n_forms * v->n_forms, int64_t);
+    bool *known = mpp_arena_array(scratch, v->n_forms, bool);
+    for (int32_t k = p->classes.first[v->producer]; k < p->classes.first[v->producer + 1]; k++) {
+        int32_t from = v->out[p->classes.member[k]];
+        for (int32_t to = 0; to < v->n_forms && !known[from]; to++)
+            row[(int64_t)from * v->n_forms + to] = convert_cost(s, v, from, to, price);
+        known[from] = true;
+    }
+    return row;
+}
+
+/* One line of a whole value's table: consumer AT goes through the N forms of WANTED, all else is as in FORM. */
+static void value_line(const int64_t *from, const int32_t *form, int32_t n_slots, int32_t at, int32_t n, const int32_t *wanted,
+                       int64_t stride, int64_t *out)
+{
+    int64_t base = 0;
+    for (int32_t c = 1; c < n_slots; c++) {
+        bool seen = c == at;
+        for (int32_t d = 1; d < c && !seen; d++)
+            seen = d != at && form[d] == form[c];
+        base = seen ? base : sat_add(base, from[form[c]]);
+    }
+    for (int32_t k = 0; k < n; k++)
+        out[k * stride] = sat_add(base, from[wanted[k]]);
+    for (int32_t k = 0; k < n; k++) /* a copy that another consumer wants too */
+        for (int32_t c = 1; c < n_slots; c++)
+            if (c != at && form[c] == wanted[k])
+                out[k * stride] = base;
+}
+
+/* The table of a value, line by line along its last consumer. */
+static void whole_value_table(const struct mpp_solver *s, const struct mpp_solver_plan *p, const struct mpp_solver_factor *f,
+                              int64_t price, struct mpp_arena *scratch, int64_t *out)
+{
+    const struct mpp_solver_value *v = &s->p->values[f->index];
+    struct forms w = forms_start(s, p, f, scratch);
+    const int64_t *row = convert_rows(s, p, v, price, scratch);
+    int32_t inner = f->n_scope - 1, size, *wanted;
+    int64_t stride = 1;
+    if (inner > 0 && f->slots[inner] < 0) {
+        stride = p->vars[f->scope[inner]].size;
+        inner--;
+    }
+    size = p->vars[f->scope[inner]].size;
+    wanted = mpp_arena_array(scratch, size, int32_t);
+    for (int32_t k = 0; k < size; k++)
+        wanted[k] = var_form(s, p, f, inner, k);
+    for (int64_t e = 0; e < f->size; e += stride * (size - 1))
+        for (int64_t j = 0; j < stride; j++, e++, forms_next(s, p, f, &w, inner))
+            value_line(row + (int64_t)w.form[0] * v->n_forms, w.form, w.n_slots, w.at[inner], size, wanted, stride, out + e);
+}
+
 /* The table of a value, or of one consumer's share of a split value. */
 static void value_table(const struct mpp_solver *s, const struct mpp_solver_plan *p, const struct mpp_solver_factor *f,
                         int64_t price, const int64_t *share, struct mpp_arena *scratch, int64_t *out)
 {
+    if (!share && f->n_scope > 0 && (f->n_scope > 1 || f->slots[0] >= 0)) {
+        whole_value_table(s, p, f, price, scratch, out);
+        return;
+    }
     struct forms w = forms_start(s, p, f, scratch);
-    for (int64_t e = 0; e < f->size; e++, forms_next(s, p, f, &w))
+    for (int64_t e = 0; e < f->size; e++, forms_next(s, p, f, &w, -1))
         out[e] = copies_cost(s, &s->p->values[f->index], w.form, w.n_slots, price, share);
 }
 
@@ -172,7 +235,7 @@ void mpp_solver_copy_bytes(const struct mpp_solver *s, const struct mpp_solver_p
 {
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     struct forms w = forms_start(s, p, f, scratch);
-    for (int64_t e = 0; e < f->size; e++, forms_next(s, p, f, &w)) {
+    for (int64_t e = 0; e < f->size; e++, forms_next(s, p, f, &w, -1)) {
         out[e] = 0;
         for (int32_t c = 1; c < w.n_slots; c++) {
             bool seen = false;
@@ -339,28 +402,37 @@ static int32_t inner_dim(const struct mpp_solver_bucket *bk)
     return best;
 }
 
+/* Sums of so many entries do not overflow. */
+enum { SAFE_SUM = 6 };
+
 /* OUT[j] = min(OUT[j], BASE + the N inputs at j), j stepping by STRIDE in OUT. */
 static inline void row_min(int64_t *out, int64_t out_stride, int32_t size, int64_t base, int32_t n,
                            const int64_t *const *in, const int64_t *stride)
 {
     if (n == 1) {
         const int64_t *a = in[0];
-        for (int32_t j = 0; j < size; j++) {
-            int64_t x = base + a[j * stride[0]], *o = &out[j * out_stride];
-            *o = x < *o ? x : *o;
+        for (int32_t j = 0; j < size; j++, a += stride[0], out += out_stride) {
+            int64_t x = base + *a;
+            *out = x < *out ? x : *out;
         }
     } else if (n == 2) {
         const int64_t *a = in[0], *b = in[1];
-        for (int32_t j = 0; j < size; j++) {
-            int64_t x = base + a[j * stride[0]] + b[j * stride[1]], *o = &out[j * out_stride];
-            *o = x < *o ? x : *o;
+        for (int32_t j = 0; j < size; j++, a += stride[0], b += stride[1], out += out_stride) {
+            int64_t x = base + *a + *b;
+            *out = x < *out ? x : *out;
+        }
+    } else if (n == 3) {
+        const int64_t *a = in[0], *b = in[1], *c = in[2];
+        for (int32_t j = 0; j < size; j++, a += stride[0], b += stride[1], c += stride[2], out += out_stride) {
+            int64_t x = base + *a + *b + *c;
+            *out = x < *out ? x : *out;
         }
     } else {
-        for (int32_t j = 0; j < size; j++) {
-            int64_t x = base, *o = &out[j * out_stride];
+        for (int32_t j = 0; j < size; j++, out += out_stride) {
+            int64_t x = base;
             for (int32_t i = 0; i < n; i++)
-                x = sat_add(x, in[i][j * stride[i]]);
-            *o = x < *o ? x : *o;
+                x = i < SAFE_SUM ? x + in[i][j * stride[i]] : sat_add(x, in[i][j * stride[i]]);
+            *out = x < *out ? x : *out;
         }
     }
 }
@@ -703,7 +775,7 @@ void mpp_solver_factor_pairs(const struct mpp_solver *s, const struct mpp_solver
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     struct forms w = forms_start(s, p, f, scratch);
     int32_t nf = s->p->values[f->index].n_forms, at = f->kind == MPP_FACTOR_SPLIT ? 1 : c + 1;
-    for (int64_t e = 0; e < f->size; e++, forms_next(s, p, f, &w)) {
+    for (int64_t e = 0; e < f->size; e++, forms_next(s, p, f, &w, -1)) {
         int64_t bit = (int64_t)w.form[0] * nf + w.form[at];
         if (table[e] <= limit)
             out_bits[bit / 8] |= (uint8_t)(1 << bit % 8);

@@ -122,6 +122,16 @@ bool mpp_stage_problem_build(struct mpp_arena *arena, const struct mpp_cluster *
                              const struct mpp_pin_rules *pins, struct mpp_stage_site site, int64_t capacity_bytes,
                              struct mpp_stage_problem **out, const char **out_reason);
 
+/* What recurs in problems of one cluster, one mesh, one micro-batch and the same pins (classes of groups and values, their
+ * prices): worked out once for all that are built from one book. Where their first devices differ, links must be alike. */
+struct mpp_stage_book;
+struct mpp_stage_book *mpp_stage_book_new(struct mpp_arena *arena);
+
+/* The same; what BOOK knows is not worked out again. *OUT refers to BOOK's arena too. */
+bool mpp_stage_problem_build_from(struct mpp_arena *arena, struct mpp_stage_book *book, const struct mpp_cluster *cluster,
+                                  const struct mpp_pin_rules *pins, struct mpp_stage_site site, int64_t capacity_bytes,
+                                  struct mpp_stage_problem **out, const char **out_reason);
+
 /* CHOICE as splits and resting shardings; the arrays of OUT are the caller's. */
 void mpp_stage_decide(const struct mpp_stage_problem *p, const int32_t *choice, struct mpp_stage *out);
 

@@ -22,11 +22,18 @@ struct mpp_stages *mpp_stages_new(struct mpp_arena *arena, struct mpp_diag *diag
                                   const struct mpp_layering *layering, const struct mpp_cluster *cluster,
                                   const struct mpp_plan_options *options);
 
-/* The schedule of the questions that follow (its number of stages does not matter), whether all stages have equally many
+/* Before any question: meshes a x b and b x a are two, even where all links are alike (blocks nest in the order of axes). */
+void mpp_stages_try_both_orders(struct mpp_stages *s);
+
+/* The schedule of the questions that follow, whether all stages have equally many
  * devices, that plans of UPPER_PS and more are of no interest, and how many programs may be solved within memory (then
  * configs that would need more have no options: mpp_stages_gave_up). Forgets programs of another micro-batch. */
 void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, bool even, int64_t upper_ps, int budget);
 bool mpp_stages_gave_up(const struct mpp_stages *s);
+
+/* No plan of the present schedule takes less, as far as surveys tell, with stages of these numbers of devices. From here on
+ * no stage may take more than leaves room for the others below the upper bound. */
+int64_t mpp_stages_bound(struct mpp_stages *s, int n_sizes, const int *sizes);
 
 /* As struct mpp_pipeline_problem wants it; CONTEXT is a struct mpp_stages. */
 int mpp_stages_options(void *context, const struct mpp_pipeline_key *key, bool exact,
@@ -34,6 +41,12 @@ int mpp_stages_options(void *context, const struct mpp_pipeline_key *key, bool e
 
 /* As struct mpp_pipeline_problem wants it. */
 int mpp_stages_alike(void *context, const struct mpp_pipeline_key *key);
+
+/* The same with every layer as it is, and all that stages can trade of time per micro-batch for work per step: takes a
+ * program for every span, range, mesh and way to recompute. Bounds hold. gave_up: some program was too hard. */
+int mpp_stages_exact_options(void *context, const struct mpp_pipeline_key *key, bool exact,
+                             const struct mpp_pipeline_option **out, bool *out_exact);
+int mpp_stages_exact_alike(void *context, const struct mpp_pipeline_key *key);
 
 /* The stage that an option of mpp_stages_options stands for: its graph, mesh, recomputation and every decision, in
  * S's arena. MPP_LIMIT where its program cannot be solved again. */

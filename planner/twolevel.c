@@ -12,13 +12,15 @@
 #include "ir/op.h"
 #include "planner/pins.h"
 #include "planner/search.h"
+#include "planner/seeds.h"
 #include "planner/stages.h"
 
 /* Smaller kernels are now and then a little faster than their share of the whole one (tiles, caches). */
 static const double SLACK = 0.97;
 enum { MOST_PROGRAMS = 1000, WITHIN_COUNTS = 6 }; /* integer programs solved (within memory: as so many); then the best so far is taken */
 enum { EARLY_PASSES = 3, EARLY_BUDGET = 6, LATE_BUDGET = 40 }; /* programs within memory of one round */
-enum { SMALL_DEVICES = 16, MAX_ROUNDS = 1024, MAX_LAYERS = 1024, MAX_CHUNKS = 8, MAX_SIZES = 1024 };
+enum { EXACT_DEVICES = 8, EXACT_LAYERS = 8, EXACT_GROUPS = 40000 }; /* all programs are solved */
+enum { SMALL_DEVICES = 16, MAX_ROUNDS = 16384, MAX_LAYERS = 1024, MAX_SIZES = 1024 };
 
 struct round {
     struct mpp_schedule schedule;
@@ -45,6 +47,7 @@ struct twolevel {
     int n_rounds;
     struct round round[MAX_ROUNDS];
     struct mpp_pipeline_answer best;
+    struct level best_level;      /* whose numbers the best plan's options have */
     struct round best_round;
     int64_t bound;
     double deadline_s;
@@ -115,7 +118,7 @@ static void add_rounds_of(struct twolevel *w, int64_t k)
             add_round(w, MPP_SCHEDULE_GPIPE, 1, k, s, work);
         if (p->interleave <= 1 && (p->schedule < 0 || p->schedule == MPP_SCHEDULE_1F1B))
             add_round(w, MPP_SCHEDULE_1F1B, 1, k, s, work);
-        for (int v = 2; v <= MAX_CHUNKS && p->interleave != 1 && s > 1; v++)
+        for (int v = 2; v * s <= w->merged.layering->n_layers && p->interleave != 1 && s > 1; v++)
             if ((p->schedule < 0 || p->schedule == MPP_SCHEDULE_INTERLEAVED) && (p->interleave == 0 || p->interleave == v)
                 && w->merged.layering->n_layers % (s * v) == 0)
                 add_round(w, MPP_SCHEDULE_INTERLEAVED, v, k, s, work);
@@ -151,18 +154,27 @@ static const struct level *level_of(const struct twolevel *w, const struct mpp_s
     return schedule->chunks > 1 ? &w->merged : &w->plain;
 }
 
-static enum mpp_status run_round(struct twolevel *w, const struct round *r, int64_t upper, int budget,
-                                 struct mpp_pipeline_answer *out)
+static struct mpp_pipeline_problem round_problem(const struct twolevel *w, struct round *r, int64_t upper)
 {
     const struct level *level = level_of(w, &r->schedule);
-    struct mpp_pipeline_problem p = {
+    return (struct mpp_pipeline_problem){
         .n_layers = level->layering->n_layers, .n_devices = w->cluster->n_devices, .n_sizes = w->n_sizes, .sizes = w->sizes,
         .max_stages = r->schedule.stages, .stages = r->counts, .equal_sizes = r->equal, .kind = r->schedule.kind,
         .chunks = r->schedule.chunks, .micro_batches = r->schedule.micro_batches, .upper_bound_ps = upper,
         .options = mpp_stages_options, .alike = mpp_stages_alike,
         .context = level->stages, .interrupt = w->options->interrupt};
+}
+
+static enum mpp_status run_round(struct twolevel *w, struct round *r, int64_t upper, int budget,
+                                 struct mpp_pipeline_answer *out)
+{
+    const struct level *level = level_of(w, &r->schedule);
+    struct mpp_pipeline_problem p = round_problem(w, r, upper);
     mpp_stages_set(level->stages, &r->schedule, r->equal, upper, budget);
-    return mpp_pipeline_solve(w->arena, &p, out);
+    int64_t bound = mpp_stages_bound(level->stages, w->n_sizes, w->sizes);
+    r->bound = bound > r->bound ? bound : r->bound;
+    *out = (struct mpp_pipeline_answer){.time_ps = INT64_MAX, .bound_ps = r->bound};
+    return r->bound >= upper ? MPP_OK : mpp_pipeline_solve(w->arena, &p, out);
 }
 
 static void say(const struct twolevel *w, const struct round *r, const char *what, int64_t ps)
@@ -195,10 +207,12 @@ static enum mpp_status solve_round(struct twolevel *w, struct round *r, bool ear
     r->tried = true;
     if (gave_up)
         a.bound_ps = r->bound;
+    r->bound = a.bound_ps > r->bound ? a.bound_ps : r->bound;
     if (r->done)
         w->bound = a.bound_ps < w->bound ? a.bound_ps : w->bound;
     if (a.n_stages > 0 && a.time_ps < w->best.time_ps) {
         w->best = a;
+        w->best_level = *level_of(w, &r->schedule);
         w->best_round = *r;
         say(w, r, "a plan of", a.time_ps);
     } else {
@@ -259,9 +273,26 @@ static struct round *next_round(struct twolevel *w, int pass)
     return next;
 }
 
+/* Plans that people would think of: what the best of them takes saves much work. */
+static void find_seed(struct twolevel *w)
+{
+    struct mpp_seeds *seeds = mpp_seeds_new(w->arena, w->diag, w->graph, w->whole, w->merged.layering, w->cluster, w->options);
+    struct mpp_seed seed;
+    for (int i = 0; i < w->n_rounds; i++)
+        mpp_seeds_add(seeds, &w->round[i].schedule, w->round[i].bound);
+    mpp_seeds_find(seeds, INT64_MAX, &seed);
+    if (seed.answer.n_stages == 0)
+        return;
+    w->best = seed.answer;
+    w->best_level = (struct level){w->merged.layering, seed.stages};
+    w->best_round = (struct round){.schedule = seed.schedule, .equal = true, .counts = {seed.schedule.stages}};
+    say(w, &w->best_round, "a seed of", w->best.time_ps);
+}
+
 static enum mpp_status solve_rounds(struct twolevel *w)
 {
     w->best.time_ps = w->bound = INT64_MAX;
+    find_seed(w);
     for (int pass = 0; pass <= EARLY_PASSES; pass++) {
         struct round *r;
         while ((r = next_round(w, pass)) != NULL) {
@@ -280,6 +311,69 @@ static enum mpp_status solve_rounds(struct twolevel *w)
     return MPP_OK;
 }
 
+/* ---- small models, exactly ---- */
+
+/* Few and small enough programs to solve them all? About: spans, devices, meshes, and two ways to recompute. */
+static bool small(const struct twolevel *w)
+{
+    int64_t n = w->plain.layering->n_layers, k = 0;
+    for (int i = 0; i < w->n_rounds; i++) {
+        bool known = false;
+        for (int j = 0; j < i && !known; j++)
+            known = w->round[j].schedule.micro_batches == w->round[i].schedule.micro_batches;
+        k += !known;
+    }
+    return w->cluster->n_devices <= EXACT_DEVICES && n <= EXACT_LAYERS
+           && k * n * (n + 1) / 2 * w->cluster->n_devices * w->whole->n_groups <= EXACT_GROUPS;
+}
+
+/* R again, with every program of its stages solved as it is. */
+static enum mpp_status solve_round_exactly(struct twolevel *w, struct round *r, bool *out_all)
+{
+    struct mpp_pipeline_answer a;
+    struct mpp_stages *stages = level_of(w, &r->schedule)->stages;
+    struct mpp_pipeline_problem p = round_problem(w, r, w->best.time_ps);
+    p.options = mpp_stages_exact_options;
+    p.alike = mpp_stages_exact_alike;
+    mpp_stages_set(stages, &r->schedule, r->equal, w->best.time_ps, INT_MAX);
+    enum mpp_status st = mpp_pipeline_solve(w->arena, &p, &a);
+    if (a.n_stages > 0 && a.time_ps < w->best.time_ps) {
+        w->best = a;
+        w->best_level = *level_of(w, &r->schedule);
+        w->best_round = *r;
+        say(w, r, "a plan of", a.time_ps);
+    }
+    *out_all = *out_all && !mpp_stages_gave_up(stages);
+    return st;
+}
+
+/* All rounds again, those of one number of micro-batches after each other. What was found so far is something to beat; what
+ * is found is the best there is. */
+static enum mpp_status solve_exactly(struct twolevel *w)
+{
+    bool all = true;
+    for (int i = 0; i < w->n_rounds; i++)
+        w->round[i].done = false;
+    for (int i = 0; i < w->n_rounds; i++)
+        for (int j = i; j < w->n_rounds; j++) {
+            struct round *r = &w->round[j];
+            const struct mpp_schedule *a = &w->round[i].schedule, *b = &r->schedule;
+            if (r->done || a->micro_batches != b->micro_batches || a->chunks != b->chunks)
+                continue;
+            r->done = true;
+            w->stopped = w->stopped || interrupted(w);
+            if (w->stopped)
+                return MPP_OK;
+            enum mpp_status st = solve_round_exactly(w, r, &all);
+            w->stopped = st == MPP_LIMIT;
+            if (st != MPP_OK && st != MPP_LIMIT)
+                return st;
+        }
+    if (all && !w->stopped)
+        w->bound = w->best.time_ps;
+    return MPP_OK;
+}
+
 /* Of what came nearest to fitting; 0: nothing was too large. */
 static int64_t least_bytes(const struct twolevel *w)
 {
@@ -291,7 +385,7 @@ static int64_t least_bytes(const struct twolevel *w)
 
 static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
 {
-    const struct level *level = level_of(w, &w->best_round.schedule);
+    const struct level *level = &w->best_level;
     struct mpp_plan *plan = mpp_arena_array(w->arena, 1, struct mpp_plan);
     int n = w->best.n_stages;
     struct mpp_stage *stages = mpp_arena_array(w->arena, n, struct mpp_stage);
@@ -340,7 +434,14 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
                        ? "no number of stages divides the devices so" : "no number of micro-batches divides the batch so");
         return MPP_INVALID;
     }
+    bool exact = small(w);
+    if (exact) {
+        mpp_stages_try_both_orders(w->plain.stages);
+        mpp_stages_try_both_orders(w->merged.stages);
+    }
     MPP_TRY(solve_rounds(w));
+    if (!w->stopped && exact)
+        MPP_TRY(solve_exactly(w));
     if (w->best.n_stages > 0)
         return make_plan(w, out);
     if (w->stopped) {

@@ -257,6 +257,24 @@ m("transfer-split", "codegen/emit_transfer.c",
   ".mesh, line->from_split, line->n_dims);", ".mesh, line->to_split, line->n_dims);",
   "a stage is said to send as the next one splits", "pipelines:deep, 8 devices, pp=2,dp=2,tp=2")
 
+# ---- report.html ----
+
+m("report-escape", "codegen/report_html_json.c",
+  "strchr(\"\\\"\\\\<>&'\", *s)", "strchr(\"\\\"\\\\>&'\", *s)",
+  "a model's name can end the element that the page's data stands in", "report_html:names")
+m("report-period", "codegen/report_html_time.c",
+  "&& b->begin_ps - a->begin_ps == period_ps && ", "&& (b->begin_ps - a->begin_ps == period_ps || period_ps > 0) && ",
+  "micro-batches that are not in step are drawn as if they were", "report_html:stages")
+m("report-once", "planner/timeline.c",
+  "if (!once && phase != MPP_PHASE_UPDATE)", "if ((!once || phase == MPP_PHASE_FORWARD) && phase != MPP_PHASE_UPDATE)",
+  "a weight that is gathered once per step counts for each micro-batch", "report_html:stages")
+m("report-tree", "codegen/report/tree.js",
+  "node.ps += c.ps * (c.layers || 1);", "node.ps += c.ps;",
+  "layers that are alike count once in the tree's times", "report_html:tiny")
+m("report-source", "costmodel/figures.c",
+  "source = own ? own : source;", "source = own;",
+  "a figure inside an element that has a source seems to have none", "report_html:mesh")
+
 # ---- runtime ----
 
 m("gelu-slope", "runtime/mpp_math.h",

@@ -98,8 +98,9 @@ static float *large_array(void)
 
 static int set_up(struct bench_rank *b, const struct mpp_program *p, struct mpp_transport *t, int rank)
 {
-    *b = (struct bench_rank){.r = {.rank = rank, .n_ranks = p->axis_size[0], .n_axes = 1, .program = p, .transport = t,
-                                   .axis_size = {p->axis_size[0]}, .coord = {rank}}};
+    const struct mpp_stage *stage = p->stages[0];
+    *b = (struct bench_rank){.r = {.rank = rank, .n_ranks = stage->axis_size[0], .n_axes = 1, .program = p, .stage = stage,
+                                   .transport = t, .axis_size = {stage->axis_size[0]}, .coord = {rank}}};
     b->x = large_array();
     b->y = large_array();
     b->r.workspace = (char *)b->x;
@@ -110,7 +111,7 @@ static int set_up(struct bench_rank *b, const struct mpp_program *p, struct mpp_
 static int run_threads(const struct mpp_program *p)
 {
     struct mpp_error error = {0};
-    int n = p->axis_size[0], failed = 0;
+    int n = p->stages[0]->axis_size[0], failed = 0;
     struct bench_rank *ranks = calloc((size_t)n, sizeof *ranks);
     pthread_t *threads = calloc((size_t)n, sizeof *threads);
     struct mpp_transport *t = mpp_transport_threads_new(p, &error);
@@ -130,7 +131,9 @@ static int run_threads(const struct mpp_program *p)
 
 int main(int argc, char **argv)
 {
-    struct mpp_program p = {.n_axes = 1, .axis_size = {argc > 1 ? atoi(argv[1]) : 2}};
+    struct mpp_stage stage = {.n_axes = 1, .axis_size = {argc > 1 ? atoi(argv[1]) : 2}};
+    const struct mpp_stage *const stages[] = {&stage};
+    const struct mpp_program p = {.n_stages = 1, .stages = stages};
 #ifdef MPP_WITH_MPI
     const char *size = getenv("OMPI_COMM_WORLD_SIZE") != NULL ? getenv("OMPI_COMM_WORLD_SIZE") : getenv("PMI_SIZE");
     if (size != NULL) {
@@ -138,7 +141,7 @@ int main(int argc, char **argv)
         struct mpp_error error = {0};
         struct mpp_transport_settings settings = {0};
         int rank;
-        p.axis_size[0] = atoi(size);
+        stage.axis_size[0] = atoi(size);
         struct mpp_transport *t = mpp_transport_mpi_new(&p, &settings, &rank, &error);
         if (t == NULL || set_up(&b, &p, t, rank) != 0) {
             fprintf(stderr, "error: %s\n", error.text);

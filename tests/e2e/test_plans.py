@@ -201,7 +201,7 @@ def check_emitted(what, p):
         found = re.search(r"(?<![\w./*])/(home|root|tmp|usr|opt|work|var)/|__DATE__|__TIME__|\b20\d\d-\d\d-\d\d\b|0x7f[0-9a-f]{6,}",
                           text)
         h.check(not found, f"{what}: {name} has no absolute path, date or address", found and found.group(0))
-    for name in ("plan.json", "report.txt"):
+    for name in ("plan.json", "graph.ir", "report.txt", "report.html"):
         text = (p.dir / name).read_text()
         h.check(str(h.ROOT) not in text and str(h.TMP) not in text, f"{what}: {name} has no absolute path")
 
@@ -423,7 +423,7 @@ def test_stages():
         args = [h.ROOT / GPT, "--preset", "tiny", "-D", "layers=4", "--gpus", "4"]
         p = h.mpplan(*args, "--fix", fix, "-o", out)
         h.check(p.returncode == 0 and "no trainer" in p.stderr, f"{fix}: says what is missing", p.stderr[-500:])
-        h.check(sorted(f.name for f in out.iterdir()) == ["plan.json", "report.txt"], f"{fix}: plan.json and report.txt alone",
+        h.check(sorted(f.name for f in out.iterdir()) == ["graph.ir", "plan.json", "report.html", "report.txt"], f"{fix}: the plan and its reports alone",
                 list(out.iterdir()))
         plan = json.loads((out / "plan.json").read_text())
         places = sorted((x for s in plan["stages"] for x in s["places"]), key=lambda x: x["stage"])

@@ -38,9 +38,12 @@ static void read_as_data(enum mpp_type type, bool batched)
 {
     const struct mpp_tensor tensor = {.name = "x", .kind = MPP_KIND_INPUT, .type = type, .n_dims = 2, .dims = {2, 3}};
     const struct mpp_input input = {.limit = 9, .also_valid = -1, .batched = batched};
-    const struct mpp_program program = {.n_axes = 1, .axis_size = {1}, .batch = 2, .micro_batches = 1, .n_tensors = 1,
-                                        .tensors = &tensor, .n_inputs = 1, .inputs = &input};
-    const struct mpp_rank r = {.n_ranks = 1, .n_axes = 1, .axis_size = {1}, .program = &program, .micro_batches = 1};
+    const struct mpp_stage stage = {.n_axes = 1, .axis_size = {1}, .n_tensors = 1, .tensors = &tensor, .n_inputs = 1,
+                                    .inputs = &input};
+    const struct mpp_stage *const stages[] = {&stage};
+    const struct mpp_program program = {.n_stages = 1, .stages = stages, .batch = 2, .micro_batches = 1};
+    const struct mpp_rank r = {.n_ranks = 1, .n_axes = 1, .axis_size = {1}, .program = &program, .stage = &stage,
+                               .micro_batches = 1};
     struct mpp_error error = {0};
     struct mpp_data *d = NULL;
     char spec[80];

@@ -14,8 +14,10 @@ static inline void fuzz_stream(const char *kind, const char *path)
     };
     const struct mpp_input inputs[] = {{.tensor = 0, .role = MPP_ROLE_TOKENS, .limit = 300, .batched = true},
                                        {.tensor = 1, .role = MPP_ROLE_NEXT_TOKENS, .limit = 300, .batched = true}};
-    const struct mpp_program program = {.n_axes = 1, .axis_size = {2}, .batch = 4, .micro_batches = 2, .n_tensors = 2,
-                                        .tensors = tensors, .n_inputs = 2, .inputs = inputs};
+    const struct mpp_stage stage = {.n_axes = 1, .axis_size = {2}, .n_tensors = 2, .tensors = tensors, .n_inputs = 2,
+                                    .inputs = inputs};
+    const struct mpp_stage *const stages[] = {&stage};
+    const struct mpp_program program = {.n_stages = 1, .stages = stages, .batch = 4, .micro_batches = 2};
     struct mpp_error error = {0};
     struct mpp_data *d = NULL;
     char spec[96];
@@ -23,7 +25,7 @@ static inline void fuzz_stream(const char *kind, const char *path)
     int code = mpp_data_open(spec, &program, 1, &d, &error);
     for (int i = 0; code == MPP_EXIT_OK && i < 4 * 2 * 2 * 2; i++) {
         struct mpp_rank r = {.rank = i & 1, .n_ranks = 2, .n_axes = 1, .axis_size = {2}, .coord = {i & 1},
-                             .program = &program, .micro_batches = 2};
+                             .program = &program, .stage = &stage, .micro_batches = 2};
         int32_t x[10] = {0};
         code = mpp_data_fill(d, &r, i >> 3, i >> 2 & 1, i >> 1 & 1, x, &error);
         for (int k = 0; code == MPP_EXIT_OK && k < 10; k++)

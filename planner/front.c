@@ -1,0 +1,149 @@
+#include "planner/front.h"
+
+#include <string.h>
+
+/* Weights stay below, so that weighted costs do not overflow; and how much more t may weigh than in any plan. */
+enum { MOST_WEIGHT = 1 << 16, LEXICOGRAPHIC = 1 << 12 };
+
+struct finder {
+    struct mpp_arena *arena;      /* of the points */
+    const struct mpp_fold *fold;
+    int64_t micro_batches;
+    volatile int *interrupt;
+    struct mpp_front *out;
+    size_t cap;
+};
+
+/* ---- one program ---- */
+
+static const int64_t *weighted(struct mpp_arena *arena, const int64_t *cost, int64_t n, int64_t weight)
+{
+    int64_t *x = mpp_arena_array(arena, n, int64_t);
+    for (int64_t i = 0; i < n; i++)
+        if (__builtin_mul_overflow(cost[i], weight, &x[i]))
+            x[i] = cost[i] == 0 ? 0 : MPP_SOLVER_FORBIDDEN;
+    return x;
+}
+
+/* FOLD's program with every cost per micro-batch T times, every cost once per step ONCE times. */
+static struct mpp_solver_problem weigh(struct mpp_arena *arena, const struct mpp_fold *fold, int64_t t, int64_t once)
+{
+    struct mpp_solver_problem p = fold->solver;
+    struct mpp_solver_node *node = mpp_arena_memdup(arena, p.nodes, sizeof *node * (size_t)p.n_nodes);
+    struct mpp_solver_value *value = mpp_arena_memdup(arena, p.values, sizeof *value * (size_t)p.n_values);
+    for (int i = 0; i < p.n_nodes; i++)
+        node[i].cost = weighted(arena, node[i].cost, node[i].n_choices, fold->node_once[i] ? once : t);
+    for (int i = 0; i < p.n_values; i++)
+        value[i].convert = weighted(arena, value[i].convert, (int64_t)value[i].n_forms * value[i].n_forms,
+                                    fold->value_once[i] ? once : t);
+    p.nodes = node;
+    p.values = value;
+    return p;
+}
+
+/* The least choice of P below UPPER (0: any) as a point; false: there is none. */
+static bool solve(struct finder *f, const struct mpp_solver_problem *p, int64_t upper, struct mpp_front_point *out,
+                  int64_t *out_least)
+{
+    struct mpp_solver_settings set = mpp_solver_defaults();
+    struct mpp_solver_info info;
+    struct mpp_solver *solver;
+    int32_t *choice = mpp_arena_array(f->arena, p->n_nodes, int32_t);
+    set.interrupt = f->interrupt;
+    set.upper_bound = upper;
+    f->out->solved++;
+    if (mpp_solver_setup(p, &set, &solver) != MPP_OK) {
+        f->out->given_up = true;
+        return false;
+    }
+    enum mpp_status st = mpp_solver_solve(solver, choice, &info);
+    mpp_solver_free(solver);
+    bool proven = st == MPP_OK ? info.status == MPP_SOLVER_OPTIMAL
+                               : st == MPP_INFEASIBLE || (upper > 0 && info.bound >= upper);
+    f->out->given_up = f->out->given_up || !proven;
+    if (st != MPP_OK)
+        return false;
+    out->choice = choice;
+    mpp_fold_times(f->fold, choice, f->micro_batches, &out->t_ps, &out->once_ps);
+    *out_least = info.objective;
+    return true;
+}
+
+/* Put X into the front unless a point is no worse; points that X is no worse than go. False: X was no news. */
+static bool add_point(struct finder *f, struct mpp_front_point x)
+{
+    struct mpp_front *o = f->out;
+    int n = 0, at = 0;
+    for (int i = 0; i < o->n; i++)
+        if (o->point[i].t_ps <= x.t_ps && o->point[i].once_ps <= x.once_ps)
+            return false;
+    for (int i = 0; i < o->n; i++)
+        if (o->point[i].t_ps < x.t_ps || o->point[i].once_ps < x.once_ps)
+            o->point[n++] = o->point[i];
+    o->point = mpp_arena_grow(f->arena, o->point, &f->cap, (size_t)n + 1, sizeof *o->point);
+    while (at < n && o->point[at].t_ps < x.t_ps)
+        at++;
+    memmove(&o->point[at + 1], &o->point[at], sizeof *o->point * (size_t)(n - at));
+    o->point[at] = x;
+    o->n = n + 1;
+    return true;
+}
+
+static int64_t value_of(const struct finder *f, struct mpp_front_point x, int64_t t, int64_t once)
+{
+    return t * f->micro_batches * x.t_ps + once * x.once_ps;
+}
+
+/* The least point under weights of B t and once, into the front; false: no news. */
+static bool find_least(struct finder *f, int64_t t, int64_t once, int64_t upper, int64_t *out_least)
+{
+    struct mpp_arena *scratch = mpp_arena_scratch(f->arena);
+    struct mpp_solver_problem p = weigh(scratch, f->fold, t, once);
+    struct mpp_front_point x;
+    bool found = solve(f, &p, upper, &x, out_least) && add_point(f, x);
+    mpp_arena_free(scratch);
+    return found;
+}
+
+/* All least points between A and B, under weights at which both are equal. */
+static void find_between(struct finder *f, struct mpp_front_point a, struct mpp_front_point b)
+{
+    int64_t t = a.once_ps - b.once_ps, once = f->micro_batches * (b.t_ps - a.t_ps), least;
+    while (t > MOST_WEIGHT || once > MOST_WEIGHT) {
+        t = (t + 1) / 2;
+        once = (once + 1) / 2;
+    }
+    int64_t va = value_of(f, a, t, once), vb = value_of(f, b, t, once);
+    if (!find_least(f, t, once, va < vb ? va : vb, &least))
+        return;
+    for (int i = 0; i < f->out->n; i++) {
+        struct mpp_front_point x = f->out->point[i];
+        if (x.t_ps > a.t_ps && x.t_ps < b.t_ps) {
+            find_between(f, a, x);
+            find_between(f, x, b);
+            return;
+        }
+    }
+}
+
+void mpp_front_find(struct mpp_arena *arena, const struct mpp_fold *fold, int64_t micro_batches, int chunks, int64_t upper_ps,
+                    volatile int *interrupt, struct mpp_front *out)
+{
+    struct finder f = {.arena = arena, .fold = fold, .micro_batches = micro_batches, .interrupt = interrupt, .out = out};
+    int64_t span = micro_batches * chunks, least = 0;
+    *out = (struct mpp_front){0};
+    if (!find_least(&f, 1, 1, upper_ps == INT64_MAX ? 0 : upper_ps, &least)) /* t weighs B times as much */
+        return;
+    find_least(&f, 1, 0, value_of(&f, out->point[0], 1, 0), &least);
+    out->least_t_ps = out->point[0].t_ps;
+    find_least(&f, LEXICOGRAPHIC, 1, value_of(&f, out->point[0], LEXICOGRAPHIC, 1), &least);
+    if (span > 1)                 /* as much as once, or less */
+        find_least(&f, 1, span < MOST_WEIGHT ? span : MOST_WEIGHT,
+                   value_of(&f, out->point[out->n - 1], 1, span < MOST_WEIGHT ? span : MOST_WEIGHT), &least);
+    if (out->n < 2)
+        return;
+    int n = out->n;
+    struct mpp_front_point *seed = mpp_arena_memdup(arena, out->point, sizeof *seed * (size_t)n);
+    for (int i = 0; i + 1 < n; i++)
+        find_between(&f, seed[i], seed[i + 1]);
+}

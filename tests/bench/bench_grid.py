@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Is the plan as good as the best of the whole grid of Megatron-style plans? (docs/quality.md)
+
+    tests/bench/bench_grid.py [-v] [--grid FILE] [NAME...]     all rows, or those named: 1.7B ... 1008B, alpa-350M ... alpa-39B
+
+
+For each configuration of Megatron's table 1 (Narayanan et al., SC21; plans from its repository, examples/sc21/run_table_1.sh)
+and of Alpa's GPT series (Zheng et al., OSDI 22; plans from its repository, benchmark/alpa/suite_auto_gpt.py): the predicted
+step time of the published plan, of the best point of the grid, and of the plan that mpplan finds without pins, all by the
+same cost model. Prints a Markdown table. Exit status 1 where a plan is slower than the grid's best. The grids of the larger
+rows take many minutes: --grid keeps what was found in FILE, and takes it from there the next time, which is only right while
+prices stay as they are. -v prints what bench_grid says. BENCH_GRID names another bench_grid.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = os.environ.get("BENCH_GRID", str(ROOT / "build" / "tests" / "bench_grid"))
+SLACK = 0.001                          # stages are solved to this gap, ours as well as the grid's
+
+# name, hidden, layers, heads, GPUs, batch, then the published plan: dp, tp, pp, micro-batch, interleave
+MEGATRON = [
+    ("1.7B", 2304, 24, 24, 32, 512, 32, 1, 1, 16, 1),
+    ("3.6B", 3072, 30, 32, 64, 512, 32, 2, 1, 16, 1),
+    ("7.5B", 4096, 36, 32, 128, 512, 32, 4, 1, 16, 1),
+    ("18.4B", 6144, 40, 48, 256, 1024, 32, 8, 1, 8, 1),
+    ("39.1B", 8192, 48, 64, 512, 1536, 32, 8, 2, 4, 1),
+    ("76.1B", 10240, 60, 80, 1024, 1792, 32, 8, 4, 2, 3),
+    ("145.6B", 12288, 80, 96, 1536, 2304, 24, 8, 8, 2, 2),
+    ("310.1B", 16384, 96, 128, 1920, 2160, 15, 8, 16, 1, 2),
+    ("529.6B", 20480, 105, 128, 2520, 2520, 9, 8, 35, 1, 3),
+    ("1008B", 25600, 128, 160, 3072, 3072, 6, 8, 64, 1, 1),
+]
+# name, hidden, layers, heads, GPUs, micro-batches, (dp, tp, pp) or layers x devices of each stage (all of them split the batch)
+ALPA = [
+    ("alpa-350M", 1024, 24, 16, 1, 512, (1, 1, 1)),
+    ("alpa-760M", 1536, 24, 16, 2, 128, (1, 1, 2)),
+    ("alpa-1.3B", 2048, 24, 32, 4, 128, (2, 1, 2)),
+    ("alpa-2.6B", 2560, 32, 32, 8, 128, "8x2,8x2,16x4"),
+    ("alpa-6.7B", 4096, 32, 32, 16, 64, (2, 4, 2)),
+    ("alpa-15B", 5120, 48, 40, 32, 128, (2, 4, 4)),
+    ("alpa-39B", 8192, 48, 64, 64, 1024, (1, 4, 16)),
+]
+
+
+def model(hidden, layers, heads, seq, batch):
+    sizes = {"hidden": hidden, "layers": layers, "heads": heads, "vocab": 51200, "seq": seq, "positions": seq, "batch": batch}
+    return [x for name, value in sizes.items() for x in ("-D", f"{name}={value}")]
+
+
+def rows():
+    """Name, GPUs, the published plan in words, bench_grid's arguments."""
+    for name, hidden, layers, heads, gpus, batch, dp, tp, pp, b, v in MEGATRON:
+        fix = f"dp={dp},tp={tp},pp={pp},micro_batch={b},interleave={v},recompute=full,zero=0,sequence_parallel=false"
+        yield (name, gpus, f"dp {dp}, tp {tp}, pp {pp}, micro-batch {b}" + (f", interleave {v}" if v > 1 else "") + ", full",
+               [str(ROOT / "models" / "gpt.xml"), *model(hidden, layers, heads, 2048, batch), "--precision", "fp16",
+                "--cluster", "dgx-a100", "--gpus", str(gpus), "--fix", fix])
+    for name, hidden, layers, heads, gpus, k, plan in ALPA:
+        if isinstance(plan, str):
+            words, first = f"stages of {plan.replace(',', ', ').replace('x', ' layers on ')}", ["--stages", plan]
+            fix = f"tp=1,micro_batches={k},recompute=full"
+        else:
+            dp, tp, pp = plan
+            words, first = f"dp {dp}, tp {tp}, pp {pp}", []
+            fix = f"dp={dp},tp={tp},pp={pp},micro_batches={k},recompute=full"
+        yield (name, gpus, f"{words}, {k} micro-batches, full",
+               [*first, str(ROOT / "models" / "gpt.xml"), *model(hidden, layers, heads, 1024, 1024), "--precision", "fp16",
+                "--cluster", "p3.16xlarge", "--gpus", str(gpus), "--fix", fix])
+
+
+def point_words(p):
+    if p is None:
+        return "none fits"
+    zero = {"2021": "", "2022": ", ZeRO 1, sequence parallel", "free": ", ZeRO and sequence parallel free"}[p["flavour"]]
+    return (f"dp {p['dp']}, tp {p['tp']}, pp {p['pp']}, micro-batch {p['micro_batch']}"
+            + (f", interleave {p['chunks']}" if p["chunks"] > 1 else "") + f", {p['recompute']}{zero}")
+
+
+def plan_words(p):
+    if p is None:
+        return "none found"
+    parts = "; ".join((f"{s['times']} x " if s["times"] > 1 else "") + f"({s['mesh']}, {s['recompute']})" for s in p["stages"])
+    return (f"pp {p['pp']}, " if p["pp"] > 1 else "") + (f"interleave {p['chunks']}, " if p["chunks"] > 1 else "") \
+        + f"{p['micro_batches']} micro-batch{'es' if p['micro_batches'] > 1 else ''}, {parts}"
+
+
+def seconds(x):
+    return "does not fit" if x is None else f"{x:.4g} s"
+
+
+def best_point(r):
+    points = [r[f] for f in ("2021", "2022", "free") if r[f]]
+    return min(points, key=lambda x: x["step_s"]) if points else None
+
+
+def faults(r):
+    """What is wrong with answer R, in words."""
+    out = []
+    step = r["ours"]["step_s"] if r["ours"] else float("inf")
+    others = {"the grid's best point": best_point(r), "a plan pinned as a point of the grid": r["check"]["fastest"],
+              "the published plan": {"step_s": r["published_s"]} if "published_s" in r else None}
+    for what, p in others.items():
+        if p and step > p["step_s"] * (1 + SLACK):
+            out.append(f"ours takes {step:.6g} s, {what} {p['step_s']:.6g} s")
+    if r["check"]["most_above"] > SLACK:
+        out.append(f"a point of the grid takes {100 * r['check']['most_above']:.2f} % more as a plan with its pins")
+    if r["check"]["wrongly_passed_over"]:
+        out.append(f"{r['check']['wrongly_passed_over']} of the points that were passed over are better than the best")
+    return out
+
+
+def ask(arguments):
+    p = subprocess.run([BENCH, *arguments], capture_output=True, text=True)
+    if p.returncode != 0:
+        sys.exit(p.stderr or f"{BENCH} ended with status {p.returncode}")
+    return json.loads(p.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("-v", action="store_true", dest="verbose")
+    parser.add_argument("--grid", type=Path)
+    options = parser.parse_args()
+    unknown = [n for n in options.names if n not in {r[0] for r in rows()}]
+    if unknown:
+        print(f"there is no row {unknown[0]}; there are {', '.join(r[0] for r in rows())}", file=sys.stderr)
+        return 2
+    kept = json.loads(options.grid.read_text()) if options.grid and options.grid.exists() else {}
+    print("| model | GPUs | published plan | its step | best of the grid | its step | ours | its step | better than the grid | "
+          "than published | seconds to plan | gap | grid points: priced, passed over, not fitting |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    worse = 0
+    for name, gpus, words, arguments in rows():
+        if options.names and name not in options.names:
+            continue
+        r = {**kept[name], **ask(["--ours", *arguments])} if name in kept else ask(arguments)
+        if options.grid:
+            kept[name] = r
+            options.grid.write_text(json.dumps(kept, indent=1) + "\n")
+        if options.verbose:
+            print(name, json.dumps(r), file=sys.stderr, flush=True)
+        best, wrong = best_point(r), faults(r)
+        ours = r["ours"]
+        step, published = ours and ours["step_s"], r.get("published_s")
+        percent = lambda x: "" if not x or not step else f"{100 * (x / step - 1):.1f} %"  # noqa: E731
+        worse += len(wrong)
+        for what in wrong:
+            print(f"{name}: {what}", file=sys.stderr, flush=True)
+        gap = f"{100 * (1 - ours['bound_s'] / step):.1f} %" if step else ""
+        print(f"| {name} | {gpus} | {words} | {seconds(published)} | {point_words(best)} | {seconds(best and best['step_s'])} | {plan_words(ours)} "
+              f"| {seconds(step)} | {percent(best and best['step_s'])} | {percent(published)} | {ours['cpu_s'] if ours else 0:.1f} | {gap} "
+              f"| {r['points']}: {r['priced']}, {r['dominated']}, {r['none']} |", flush=True)
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
