@@ -238,6 +238,21 @@ m("reduced-early", "codegen/lower_copy.c",
 m("accum-form", "codegen/lower.c",
   "f->instr.in[0].buffer = mpp_lower_find(l, t, acc->phase, mpp_lower_wanted(l, a, i));", "f->instr.in[0].buffer = l->home[t];",
   "a sum over micro-batches adds the gradient as it was made, not as it was converted", "lower", "equivalence:2x2")
+m("tied-alone", "codegen/lower_transfer.c",
+  "f->instr.mode[0] = MPP_WRITE_ADD;", "f->instr.mode[0] = MPP_WRITE;",
+  "of a weight that two stages have the gradient is what the later stage sends", "transfers")
+m("tied-norm", "codegen/lower_transfer.c",
+  "if (line->adds && line->from == l->number && line->from_tensor == grp->in[0])", "if (line->adds && line->to == l->number && line->to_tensor == grp->in[0])",
+  "the gradient norm counts a tied weight where its sum is not yet, or not at all", "transfers")
+m("slots-last", "codegen/memory.c",
+  "find_slots(&m, stage->in_flight);", "find_slots(&m, stage->in_flight - 1);",
+  "one micro-batch too few has a place for what backward reads", "transfers")
+m("ring-early", "codegen/memory.c",
+  "widen(&ring->span[0], time, m->n_times - 1);", "widen(&ring->span[0], time, time);",
+  "a gradient on its way to another stage is overwritten by the update", "transfers")
+m("arrive-outer", "codegen/transfers.c",
+  "if ((there & ~outer) || ", "if (",
+  "a part of what arrives is gathered over axes that lie outside of others", "transfers")
 m("first-layer", "codegen/emit_stage.c",
   "\"for (int i = %d; i >= 0; i--)\"", "\"for (int i = %d; i > 0; i--)\"",
   "the backward loop leaves out the first layer", "equivalence:gpt2-tiny A, 1 device")

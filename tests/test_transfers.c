@@ -237,6 +237,7 @@ static void check_line(const struct job *j, const struct mpp_transfer_line *l)
     if (l->gather.mask)
         check(l->gather.kind == MPP_STEP_ALL_GATHER && mpp_sharding_equal(l->gather.from, l->to_sharding) &&
               mpp_sharding_mask(l->gather.from, l->gather.dim) == (mpp_sharding_mask(l->gather.to, l->gather.dim) | l->gather.mask) &&
+              (mpp_sharding_mask(l->gather.to, l->gather.dim) & ~((l->gather.mask & -l->gather.mask) - 1)) == 0 && /* innermost */
               width(&to->mesh, l->gather.mask) > 1, "%s: %s is not gathered by its step", j->what, l->name);
 }
 
