@@ -38,7 +38,8 @@ static void prepare(struct fuse *f)
     f->stack = mpp_arena_array(f->arena, g->n_ops, int);
     for (mpp_id i = 0; i < g->n_ops; i++) {
         const struct mpp_gop *op = &g->ops[i], *before = i ? op - 1 : op;
-        bool same = op->phase == before->phase && op->repeat == before->repeat && op->index == before->index;
+        bool same = op->phase == before->phase && op->repeat == before->repeat && op->index == before->index
+                    && op->chunk == before->chunk;
         f->run[i] = i ? f->run[i - 1] + !same : 0;
         f->cluster_of[i] = i;
         f->clusters[i] = (struct cluster){1, mpp_arena_memdup(f->arena, &i, sizeof i)};

@@ -83,6 +83,7 @@ struct mpp_gop {
     const char *item_type;        /* type of the model file's element, "Linear"; NULL: made by a pass */
     enum mpp_phase phase;
     int repeat, index;            /* outermost repeat and iteration; -1: none */
+    int chunk;                    /* forward and backward, of a stage that runs several parts of the model in turns: which; 0 */
     const char *repeat_name;
     int n_in, n_out;
     mpp_id *in, *out;             /* in may hold -1 (optional operand left out) */

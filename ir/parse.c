@@ -427,6 +427,8 @@ static void parse_origin(struct parser *ps, struct mpp_gop *op)
     op->phase = (enum mpp_phase)word(ps, phases, 4);
     op->repeat = op->index = op->forward = -1;
     op->scope = "";
+    if (accept(ps, "chunk="))
+        op->chunk = (int)integer_in(ps, 0, INT_MAX);
     if (accept(ps, "layer=")) {
         layer(ps, &op->repeat, &op->index);
         if (accept(ps, ":"))

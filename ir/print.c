@@ -193,6 +193,8 @@ static void print_op(const struct mpp_graph *g, const struct mpp_gop *op, const 
         print_attr(out, &op->attrs.attr[i]);
     }
     fprintf(out, "} %s", phase_names[op->phase]);
+    if (op->chunk > 0)
+        fprintf(out, " chunk=%d", op->chunk);
     if (op->repeat >= 0 || op->index >= 0) {
         fprintf(out, " layer=%d:%d", op->repeat, op->index);
         if (op->repeat_name) {

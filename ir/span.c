@@ -34,8 +34,11 @@ struct span {
     struct ids prologue, forward, backward, update, params;
     struct ids received, received_backward, sent, sent_backward; /* tensors */
     struct mpp_span_list list;
+    int n_chunks;                 /* several: the span is the sum of these, */
+    struct span *chunk;           /* which have their own lists of ops and second versions; else itself */
     struct mpp_graph *out;
     mpp_id *tensor, *second;      /* [n_tensors] of the graph -> the span's; the repeated op's; -1 */
+    mpp_id *own;                  /* [n_tensors] of a later chunk: what it makes again that an earlier one has made (masks); -1 */
     mpp_id *op;                   /* [n_ops] of the graph -> the span's; -1 */
 };
 
@@ -61,7 +64,7 @@ void mpp_span_append(struct mpp_arena *scratch, struct mpp_span_list *list, enum
                      enum mpp_phase phase)
 {
     list->item = mpp_arena_grow(scratch, list->item, &list->cap, (size_t)list->n + 1, sizeof *list->item);
-    list->item[list->n++] = (struct mpp_span_item){what, id, phase};
+    list->item[list->n++] = (struct mpp_span_item){what, id, phase, list->chunk};
 }
 
 /* ---- which ops ---- */
@@ -268,16 +271,26 @@ static void list_all(struct span *s, const struct ids *ids, enum mpp_span_what w
         mpp_span_append(s->scratch, &s->list, what, ids->id[i], phase);
 }
 
+/* Forward, chunk by chunk; backward, from the last chunk to the first. */
 static void make_list(struct span *s, enum mpp_recompute recompute)
 {
     list_all(s, &s->prologue, MPP_SPAN_OP, MPP_PHASE_PROLOGUE);
-    list_all(s, &s->received, MPP_SPAN_RECV, MPP_PHASE_FORWARD);
-    list_all(s, &s->forward, MPP_SPAN_OP, MPP_PHASE_FORWARD);
-    list_all(s, &s->sent, MPP_SPAN_SEND, MPP_PHASE_FORWARD);
-    list_all(s, &s->received_backward, MPP_SPAN_RECV, MPP_PHASE_BACKWARD);
-    mpp_span_recompute(s->scratch, s->g, s->layering, recompute, s->forward.n, s->forward.id, s->backward.n,
-                       s->backward.id, s->again, &s->list);
-    list_all(s, &s->sent_backward, MPP_SPAN_SEND, MPP_PHASE_BACKWARD);
+    for (int i = 0; i < s->n_chunks; i++) {
+        const struct span *c = &s->chunk[i];
+        s->list.chunk = i;
+        list_all(s, &c->received, MPP_SPAN_RECV, MPP_PHASE_FORWARD);
+        list_all(s, &c->forward, MPP_SPAN_OP, MPP_PHASE_FORWARD);
+        list_all(s, &c->sent, MPP_SPAN_SEND, MPP_PHASE_FORWARD);
+    }
+    for (int i = s->n_chunks - 1; i >= 0; i--) {
+        const struct span *c = &s->chunk[i];
+        s->list.chunk = i;
+        list_all(s, &c->received_backward, MPP_SPAN_RECV, MPP_PHASE_BACKWARD);
+        mpp_span_recompute(s->scratch, s->g, s->layering, recompute, c->forward.n, c->forward.id, c->backward.n,
+                           c->backward.id, c->again, &s->list);
+        list_all(s, &c->sent_backward, MPP_SPAN_SEND, MPP_PHASE_BACKWARD);
+    }
+    s->list.chunk = 0;
     list_all(s, &s->update, MPP_SPAN_OP, MPP_PHASE_UPDATE);
 }
 
@@ -324,11 +337,11 @@ static int note_wanted(struct span *s, bool *wanted)
         const struct mpp_span_item *item = &s->list.item[i];
         if (item->what == MPP_SPAN_RECV)
             wanted[item->id] = true;
-        if (item->what == MPP_SPAN_AGAIN)
-            n += g->ops[item->id].n_out;
+        const struct mpp_gop *op = item->what == MPP_SPAN_OP || item->what == MPP_SPAN_AGAIN ? &g->ops[item->id] : NULL;
+        if (op && (item->what == MPP_SPAN_AGAIN || (op->n_out > 0 && wanted[op->out[0]])))
+            n += op->n_out;
         if (item->what != MPP_SPAN_OP)
             continue;
-        const struct mpp_gop *op = &g->ops[item->id];
         for (int k = 0; k < op->n_out; k++)
             wanted[op->out[k]] = true;
         for (int k = 0; k < op->n_in; k++)
@@ -351,7 +364,10 @@ static void copy_tensors(struct span *s)
     s->out->cap_tensors = (size_t)note_wanted(s, wanted);
     s->out->tensors = mpp_arena_array(s->out->arena, s->out->cap_tensors, struct mpp_gtensor);
     mpp_names_reserve(s->out->tensor_names, s->out->cap_tensors);
-    memset(s->second, -1, (size_t)g->n_tensors * sizeof *s->second);
+    for (int c = 0; c < s->n_chunks; c++) {
+        memset(s->chunk[c].second, -1, (size_t)g->n_tensors * sizeof *s->second);
+        memset(s->chunk[c].own, -1, (size_t)g->n_tensors * sizeof *s->own);
+    }
     for (mpp_id t = 0; t < g->n_tensors; t++)
         s->tensor[t] = wanted[t] ? add_tensor(s, t, g->tensors[t].name) : -1;
     for (mpp_id t = 0; t < s->out->n_tensors; t++) {
@@ -372,7 +388,10 @@ static mpp_id reading(const struct span *s, const struct mpp_span_item *item, mp
 {
     if (stand_in(s, t) != t)      /* another layer's: its first version, whatever that layer runs again */
         return s->tensor[stand_in(s, t)];
-    return t < 0 ? -1 : item->phase == MPP_PHASE_BACKWARD && s->again[t] ? s->second[t] : s->tensor[t];
+    const struct span *c = &s->chunk[item->chunk];
+    if (t < 0)
+        return -1;
+    return item->phase == MPP_PHASE_BACKWARD && c->again[t] ? c->second[t] : c->own[t] >= 0 ? c->own[t] : s->tensor[t];
 }
 
 static enum mpp_status infer(struct span *s, struct mpp_gop *op, enum mpp_dtype *out_dtype)
@@ -402,11 +421,13 @@ static enum mpp_status copy_op(struct span *s, const struct mpp_span_item *item)
 {
     const struct mpp_gop *from = &s->g->ops[item->id];
     struct mpp_arena *arena = s->out->arena;
-    bool repeated = item->what == MPP_SPAN_AGAIN;
+    struct span *chunk = &s->chunk[item->chunk];
+    bool repeated = item->what == MPP_SPAN_AGAIN, once_more = !repeated && s->op[item->id] >= 0;
     struct mpp_gop op = *from;
     op.in = mpp_arena_array(arena, from->n_in, mpp_id);
     op.out = mpp_arena_array(arena, from->n_out, mpp_id);
     op.phase = item->phase;
+    op.chunk = item->chunk;
     op.n_in = 0;
     for (int k = 0; k < from->n_in; k++) {
         mpp_id t = reading(s, item, from->in[k]);
@@ -415,9 +436,12 @@ static enum mpp_status copy_op(struct span *s, const struct mpp_span_item *item)
     }
     for (int k = 0; k < from->n_out; k++) {
         mpp_id t = from->out[k];
+        const char *name = s->g->tensors[t].name;
         if (repeated)
-            s->second[t] = add_tensor(s, t, mpp_arena_printf(arena, "%s.again", s->g->tensors[t].name));
-        op.out[k] = repeated ? s->second[t] : s->tensor[t];
+            chunk->second[t] = add_tensor(s, t, mpp_arena_printf(arena, "%s.again", name));
+        if (once_more)
+            chunk->own[t] = add_tensor(s, t, mpp_arena_printf(arena, "%s.chunk%d", name, item->chunk));
+        op.out[k] = repeated ? chunk->second[t] : once_more ? chunk->own[t] : s->tensor[t];
     }
     if (repeated) {
         op.name = mpp_arena_printf(arena, "%s.again", from->name);
@@ -447,6 +471,7 @@ static enum mpp_status add_transfer(struct span *s, const struct mpp_span_item *
     struct mpp_gop op = {.kind = receives ? MPP_OP_RECV : MPP_OP_SEND, .scope = "", .loc = maker->loc, .path = maker->path,
                          .phase = item->phase, .repeat = -1, .index = -1, .forward = -1};
     op.name = mpp_arena_printf(arena, "%s.%s", tensor->name, receives ? "recv" : "send");
+    op.chunk = item->chunk;
     op.n_in = !receives;
     op.n_out = receives;
     op.in = op.out = mpp_arena_memdup(arena, &t, sizeof t);
@@ -489,6 +514,38 @@ static enum mpp_status make_graph(struct span *s, struct mpp_arena *arena)
     return MPP_OK;
 }
 
+/* A span that holds nothing yet. */
+static struct span begin(struct mpp_arena *scratch, struct mpp_diag *diag, const struct mpp_graph *graph,
+                         const struct mpp_layering *layering, int first, int last)
+{
+    return (struct span){
+        .g = graph, .layering = layering, .index = layering->index, .diag = diag, .scratch = scratch,
+        .first = first, .last = last, .cut_last = -1,
+        .has_op = mpp_arena_array(scratch, graph->n_ops, bool),
+        .has_param = mpp_arena_array(scratch, graph->n_tensors, bool),
+        .again = mpp_arena_array(scratch, graph->n_tensors, bool),
+        .tensor = mpp_arena_array(scratch, graph->n_tensors, mpp_id),
+        .second = mpp_arena_array(scratch, graph->n_tensors, mpp_id),
+        .own = mpp_arena_array(scratch, graph->n_tensors, mpp_id),
+        .op = mpp_arena_array(scratch, graph->n_ops, mpp_id),
+        .n_chunks = 1,
+    };
+}
+
+/* The graph of what S holds, grouped and verified. */
+static enum mpp_status finish(struct span *s, struct mpp_arena *arena, enum mpp_recompute recompute, struct mpp_graph **out)
+{
+    make_list(s, recompute);
+    enum mpp_status status = make_graph(s, arena);
+    struct mpp_pass_ctx ctx = {.arena = arena, .diag = s->diag};
+    if (status == MPP_OK)
+        status = mpp_pass_fuse(&ctx, s->out);
+    if (status == MPP_OK)
+        status = mpp_graph_verify(s->out, s->diag, "span");
+    *out = s->out;
+    return status;
+}
+
 enum mpp_status mpp_span_extract(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
                                  const struct mpp_layering *layering, int first, int last, enum mpp_recompute recompute,
                                  struct mpp_graph **out)
@@ -502,17 +559,11 @@ enum mpp_status mpp_span_extract_cut(struct mpp_arena *arena, struct mpp_diag *d
 {
     bool cut = cut_last >= cut_first;
     struct mpp_arena *scratch = mpp_arena_scratch(arena);
-    struct span s = {
-        .g = graph, .layering = layering, .index = layering->index, .diag = diag, .scratch = scratch,
-        .first = first, .last = last, .cut_first = cut_first, .cut_last = cut_last,
-        .whole = !cut && first == 0 && last == layering->n_layers - 1,
-        .has_op = mpp_arena_array(scratch, graph->n_ops, bool),
-        .has_param = mpp_arena_array(scratch, graph->n_tensors, bool),
-        .again = mpp_arena_array(scratch, graph->n_tensors, bool),
-        .tensor = mpp_arena_array(scratch, graph->n_tensors, mpp_id),
-        .second = mpp_arena_array(scratch, graph->n_tensors, mpp_id),
-        .op = mpp_arena_array(scratch, graph->n_ops, mpp_id),
-    };
+    struct span s = begin(scratch, diag, graph, layering, first, last);
+    s.chunk = &s;
+    s.cut_first = cut_first;
+    s.cut_last = cut_last;
+    s.whole = !cut && first == 0 && last == layering->n_layers - 1;
     if (cut)
         note_stand_ins(&s);
     choose_ops(&s);
@@ -523,14 +574,72 @@ enum mpp_status mpp_span_extract_cut(struct mpp_arena *arena, struct mpp_diag *d
         sort(&s.update);
     }
     find_transfers(&s);
-    make_list(&s, recompute);
-    enum mpp_status status = make_graph(&s, arena);
-    struct mpp_pass_ctx ctx = {.arena = arena, .diag = diag};
-    if (status == MPP_OK)
-        status = mpp_pass_fuse(&ctx, s.out);
-    if (status == MPP_OK)
-        status = mpp_graph_verify(s.out, diag, "span");
+    enum mpp_status status = finish(&s, arena, recompute, out);
     mpp_arena_free(scratch);
-    *out = s.out;
+    return status;
+}
+
+/* ---- several chunks ---- */
+
+/* Chunk C becomes part of S. */
+static enum mpp_status absorb(struct span *s, const struct span *c)
+{
+    for (int i = 0; i < c->prologue.n; i++)
+        add_op(s, c->prologue.id[i]);
+    for (int i = 0; i < c->params.n; i++) {
+        mpp_id p = c->params.id[i];
+        if (s->has_param[p] && s->g->tensors[p].info->gradient >= 0) {
+            mpp_diag_error(s->diag, (struct mpp_loc){0}, "two chunks of a stage have the parameter %s; plan fewer chunks per stage, or "
+                           "another number of stages", s->g->tensors[p].name);
+            return MPP_INVALID;
+        }
+        if (!s->has_param[p])
+            push(s, &s->params, p);
+        s->has_param[p] = true;
+    }
+    for (int i = 0; i < c->forward.n + c->backward.n; i++)
+        s->has_op[i < c->forward.n ? c->forward.id[i] : c->backward.id[i - c->forward.n]] = true;
+    return MPP_OK;
+}
+
+/* What a chunk receives comes from other stages: values do not go from chunk to chunk of one. */
+static enum mpp_status check_received(struct span *s, const struct ids *received)
+{
+    for (int i = 0; i < received->n; i++)
+        if (made_here(s, received->id[i])) {
+            mpp_diag_error(s->diag, (struct mpp_loc){0}, "a chunk of a stage reads %s of another of the same stage; plan fewer chunks "
+                           "per stage, or another number of stages", s->g->tensors[received->id[i]].name);
+            return MPP_INVALID;
+        }
+    return MPP_OK;
+}
+
+enum mpp_status mpp_span_extract_chunks(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
+                                        const struct mpp_layering *layering, int n, const int *first, const int *last,
+                                        enum mpp_recompute recompute, struct mpp_graph **out)
+{
+    struct mpp_arena *scratch = mpp_arena_scratch(arena);
+    struct span s = begin(scratch, diag, graph, layering, first[0], last[n - 1]);
+    enum mpp_status status = MPP_OK;
+    s.n_chunks = n;
+    s.chunk = mpp_arena_array(scratch, n, struct span);
+    for (int i = 0; i < n && status == MPP_OK; i++) {
+        s.chunk[i] = begin(scratch, diag, graph, layering, first[i], last[i]);
+        choose_ops(&s.chunk[i]);
+        status = absorb(&s, &s.chunk[i]);
+    }
+    sort(&s.prologue);
+    sort(&s.params);
+    choose_update(&s);
+    prune_update(&s);
+    for (int i = 0; i < n && status == MPP_OK; i++) {
+        find_transfers(&s.chunk[i]);
+        status = check_received(&s, &s.chunk[i].received);
+        if (status == MPP_OK)
+            status = check_received(&s, &s.chunk[i].received_backward);
+    }
+    if (status == MPP_OK)
+        status = finish(&s, arena, recompute, out);
+    mpp_arena_free(scratch);
     return status;
 }

@@ -72,6 +72,15 @@ enum mpp_status mpp_span_extract(struct mpp_arena *arena, struct mpp_diag *diag,
                                  const struct mpp_layering *layering, int first, int last, enum mpp_recompute recompute,
                                  struct mpp_graph **out) MPP_CHECKED;
 
+/* The same of a stage that runs N parts of the model in turns (an interleaved schedule's chunks): layers FIRST[c]..LAST[c]
+ * each, ascending. In the forward phase chunk follows chunk, each what it receives, its ops, what it sends; in the backward
+ * phase from the last to the first; ops are marked (op->chunk) and no group has ops of two. What is cheaply made of inputs
+ * alone is made by every chunk that reads it ("<tensor>.chunk1"). MPP_INVALID with a message where two chunks read one
+ * parameter, or one reads what another makes: then the model cannot be planned so. */
+enum mpp_status mpp_span_extract_chunks(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
+                                        const struct mpp_layering *layering, int n, const int *first, const int *last,
+                                        enum mpp_recompute recompute, struct mpp_graph **out) MPP_CHECKED;
+
 /* The same without layers CUT_FIRST..CUT_LAST, which must lie within FIRST + 1 .. LAST - 1 and be of one class with the
  * layers beside them: those are joined as if they were neighbours. A small graph that has all kinds of places of a long
  * span; what it computes is another model. */

@@ -30,12 +30,14 @@ struct mpp_span_item {            /* an op of the span */
     enum mpp_span_what what;
     mpp_id id;                    /* op of the graph; of Recv and Send the tensor */
     enum mpp_phase phase;
+    int chunk;                    /* 0 unless there are several */
 };
 
 struct mpp_span_list {
     int n;
     size_t cap;
     struct mpp_span_item *item;
+    int chunk;                    /* of what is appended */
 };
 
 /* Which forward ops of FORWARD [n_forward] run again for BACKWARD [n_backward], both in order, under RECOMPUTE. Sets AGAIN

@@ -235,7 +235,7 @@ static void check_group(struct verify *v, int i, mpp_id first)
         const struct mpp_gop *op = &g->ops[first + m];
         if (group->ops[m] != first + m)
             fault(v, "group %d (%s): its ops are not contiguous", i, head->name);
-        if (op->phase != group->phase || op->repeat != head->repeat || op->index != head->index)
+        if (op->phase != group->phase || op->repeat != head->repeat || op->index != head->index || op->chunk != head->chunk)
             fault(v, "group %d (%s) crosses a phase or layer", i, head->name);
         for (int k = 0; k < op->n_in; k++) {
             mpp_id maker = op->in[k] < 0 ? -1 : g->tensors[op->in[k]].op;
