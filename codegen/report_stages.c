@@ -66,14 +66,24 @@ static const char *layer_name(const struct report *r, int layer)
     return l && layer < l->n_layers ? l->name[layer] : mpp_arena_printf(r->arena, "%d", layer);
 }
 
-/* "h.6 .. h.11"; of several stages also "(6 each)". */
+static const char *run_text(const struct report *r, int first, int last)
+{
+    return first == last ? layer_name(r, first)
+                         : mpp_arena_printf(r->arena, "%s .. %s", layer_name(r, first), layer_name(r, last));
+}
+
+/* "h.6 .. h.11"; of several stages also "6 each". Interleaved, the parts of a stage, which lie as far apart as all stages' first
+ * parts take: "h.2 .. h.3 + h.8 .. h.9". */
 static const char *layers_text(const struct report *r, int first, int last)
 {
     const struct mpp_stage *a = &r->plan->stages[first], *b = &r->plan->stages[last];
-    if (a->first_layer == b->last_layer)
-        return layer_name(r, a->first_layer);
-    const char *span = mpp_arena_printf(r->arena, "%s .. %s", layer_name(r, a->first_layer), layer_name(r, b->last_layer));
-    return first == last ? span : mpp_arena_printf(r->arena, "%s, %d each", span, n_layers(a));
+    int parts = r->plan->pipeline.chunks, apart = (r->plan->stages[r->plan->n_stages - 1].last_layer + 1) / parts;
+    struct mpp_text s = {.arena = r->arena};
+    for (int c = 0; c < parts; c++)
+        mpp_text_add(&s, "%s%s", c ? " + " : "", run_text(r, c * apart + a->first_layer / parts, c * apart + (b->last_layer + 1) / parts - 1));
+    if (first < last && a->first_layer < b->last_layer)
+        mpp_text_add(&s, ", %d each", n_layers(a));
+    return mpp_text_string(&s);
 }
 
 static const char *range_text(const struct report *r, int64_t first, int64_t last)
