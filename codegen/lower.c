@@ -60,7 +60,7 @@ struct mpp_flat *mpp_lower_append(struct mpp_lowering *l, enum mpp_instr_kind ki
     struct mpp_flat_program *p = l->p;
     p->flats = mpp_arena_grow(p->arena, p->flats, &p->cap_flats, (size_t)p->n_flats + 1, sizeof *p->flats);
     struct mpp_flat *f = &p->flats[p->n_flats++];
-    *f = (struct mpp_flat){.phase = phase, .repeat = repeat, .index = index};
+    *f = (struct mpp_flat){.phase = phase, .repeat = repeat, .index = index, .chunk = phase == MPP_PHASE_UPDATE ? 0 : l->chunk};
     f->instr.kind = kind;
     f->instr.group = f->instr.transfer = -1;
     f->instr.n_in = n_in;
@@ -214,8 +214,9 @@ int mpp_lower_find(const struct mpp_lowering *l, mpp_id t, enum mpp_phase phase,
         return l->home[t];
     for (int c = l->copy_of[t]; c >= 0; c = l->next_of[c]) {
         const struct mpp_copy *copy = &l->stage->copies[c];
+        bool ours = copy->once || mpp_lower_first_op(l, copy->first_group)->chunk == l->chunk;
         if (!copy->store && mpp_sharding_equal(copy->to, s) && l->copy_buffer[c] >= 0
-            && (copy->phase == phase || (copy->once && copy->phase == MPP_PHASE_FORWARD && phase == MPP_PHASE_BACKWARD)))
+            && ((copy->phase == phase && ours) || (copy->once && copy->phase == MPP_PHASE_FORWARD && phase == MPP_PHASE_BACKWARD)))
             return l->copy_buffer[c];
     }
     return -1;
@@ -389,6 +390,7 @@ static void lower_stores(struct mpp_lowering *l, int group)
 
 static void lower_group(struct mpp_lowering *l, int i)
 {
+    l->chunk = mpp_lower_first_op(l, i)->chunk;
     if (mpp_lower_counted_elsewhere(l, i)) {
         assert(l->scalar_sum[l->g->groups[i].out[0]] >= 0);
         return;
@@ -482,6 +484,12 @@ void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, cons
         .ring = filled(arena, transfers->n, -1),
         .loss = -1, .grad_norm = -1, .resting = filled(arena, n, -1), .gradient = filled(arena, n, -1),
     };
+    out->n_chunks = mpp_pipeline_chunks(plan);
+    out->slots = mpp_arena_array(arena, out->n_chunks, int64_t);
+    if (out->n_chunks > 1)
+        mpp_pipeline_slots(&plan->pipeline, number, out->slots);
+    else
+        out->slots[0] = stage->in_flight;
     struct mpp_lowering l = {
         .p = out, .g = graph, .stage = stage, .overlap = overlap, .transfers = transfers, .number = number,
         .n_stages = plan->n_stages,

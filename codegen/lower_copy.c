@@ -90,6 +90,7 @@ int mpp_lower_copy(struct mpp_lowering *l, int c, int pos, int src, int target, 
         if (after >= 0) {
             f->phase = MPP_PHASE_BACKWARD;
             f->moved = after + 1;
+            f->chunk = l->p->flats[after].chunk;
             f->instr.gradient = false;
             f->instr.begins = true;
         }

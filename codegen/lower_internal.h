@@ -9,6 +9,7 @@ struct mpp_flat {
     struct mpp_instr instr;
     enum mpp_phase phase;
     int repeat, index;            /* layer; -1: outside */
+    int chunk;
     int moved;                    /* runs right after flat moved - 1; 0: where it stands */
 };
 
@@ -17,6 +18,8 @@ struct mpp_flat_program {
     const struct mpp_graph *g;
     const struct mpp_stage *stage;
     int64_t micro_batches;
+    int n_chunks;
+    int64_t *slots;               /* [n_chunks] */
     const struct mpp_transfers *transfers;
     int *ring;                    /* [transfers->n] flat buffer of the ring of what this stage sends; -1 */
     size_t cap_buffers, cap_flats;
@@ -43,6 +46,7 @@ struct mpp_lowering {
     const struct mpp_stage *stage;
     const struct mpp_transfers *transfers;
     int number;                   /* of the stage */
+    int chunk;                    /* of what is appended */
     int n_stages;
     int *home;                    /* [n_tensors] buffer that holds the value as produced; -1: not made yet */
     struct mpp_sharding *made;    /* [n_tensors] its sharding */

@@ -26,6 +26,7 @@ struct life {                     /* of a buffer that owns memory */
     int n;                        /* layers of its class; plain: 1; no memory: 0 */
     struct span *span;            /* [n] */
     struct span hull;             /* of all of them */
+    int chunk;                    /* whose forward makes it */
     int order;                    /* 1: later layers live later, -1: earlier; 0: neither */
     bool always, once;            /* once: made in the step's first micro-batch and kept */
 };
@@ -159,7 +160,7 @@ static int64_t instr_workspace(const struct memory *m, const struct mpp_instr *i
     return (n + ROUND_BYTES - 1) / ROUND_BYTES * ROUND_BYTES;
 }
 
-static void visit(struct memory *m, const struct mpp_instr *in, int layer, int time, int64_t workspace)
+static void visit(struct memory *m, const struct mpp_instr *in, int layer, int chunk, int time, int64_t workspace)
 {
     m->workspace[time] = workspace;
     if (in->kind == MPP_INSTR_SEND) { /* once per step: all has been received when the step ends */
@@ -173,6 +174,8 @@ static void visit(struct memory *m, const struct mpp_instr *in, int layer, int t
     for (int i = 0; i < in->n_out; i++) {
         if (in->out[i].buffer < 0)
             continue;
+        struct life *made = &m->life[owner_of(m, in->out[i], layer).buffer];
+        made->chunk = time < m->end[MPP_PHASE_FORWARD] ? chunk : made->chunk;
         widen(span_of(m, in->out[i], layer), time, time);
         if (in->begins) {         /* until the update waits for it */
             widen(span_of(m, in->in[i], layer), time, m->begin[MPP_PHASE_UPDATE]);
@@ -208,13 +211,13 @@ static void count_times(struct memory *m)
     }
 }
 
-static void visit_loop(struct memory *m, const struct loop_at *at, const struct mpp_body *body)
+static void visit_loop(struct memory *m, const struct loop_at *at, int chunk, const struct mpp_body *body)
 {
     const struct mpp_layer_class *c = &m->prog->classes[at->cls];
     for (int k = 0; k < at->length; k++) {
         int64_t workspace = instr_workspace(m, &body->instrs[k]);
         for (int i = 0; i < c->count; i++)
-            visit(m, &body->instrs[k], at->descending ? c->first + c->count - 1 - i : c->first + i,
+            visit(m, &body->instrs[k], at->descending ? c->first + c->count - 1 - i : c->first + i, chunk,
                   at->time + i * at->length + k, workspace);
     }
 }
@@ -228,11 +231,11 @@ static void find_lives(struct memory *m)
         for (int i = 0; i < s->n_items; i++) {
             const struct mpp_pitem *item = &s->items[i];
             if (item->loop) {
-                visit_loop(m, loop, &m->prog->bodies[item->body]);
+                visit_loop(m, loop, item->chunk, &m->prog->bodies[item->body]);
                 time += loop->length * m->prog->classes[item->cls].count;
                 loop++;
             } else {
-                visit(m, &item->instr, -1, time++, instr_workspace(m, &item->instr));
+                visit(m, &item->instr, -1, item->chunk, time++, instr_workspace(m, &item->instr));
             }
         }
     }
@@ -261,18 +264,18 @@ static bool crosses(const struct memory *m, int b, int i)
     const struct mpp_buffer *buf = &m->prog->buffers[b];
     struct span s = m->life[b].span[i];
     bool handed_on = buf->kind == MPP_BUF_VALUE || buf->kind == MPP_BUF_COPY;
-    bool made = handed_on ? s.first >= m->begin[MPP_PHASE_FORWARD] : buf->kind == MPP_BUF_INPUT;
+    bool made = handed_on ? s.first >= m->begin[MPP_PHASE_FORWARD] : buf->kind == MPP_BUF_INPUT && m->prog->n_chunks == 1;
     return made && !m->life[b].once && s.first < m->begin[MPP_PHASE_BACKWARD] && s.last >= m->begin[MPP_PHASE_BACKWARD];
 }
 
 /* Several micro-batches are in flight: what forward leaves for backward has a place for each, from the first to the last
- * micro-batch. A layer that leaves nothing, among others that do, has as large a place, for as long as it needs one. */
-static void find_slots(struct memory *m, int64_t in_flight)
+ * micro-batch. (Inputs that several chunks read are placed again for each pass.) A layer that leaves nothing, among others that do, has as large a place, for as long as it needs one. */
+static void find_slots(struct memory *m)
 {
     for (int b = 0; b < m->prog->n_buffers; b++)
-        for (int i = 0; i < m->life[b].n && in_flight > 1; i++)
+        for (int i = 0; i < m->life[b].n && (m->prog->n_chunks > 1 || m->prog->slots[0] > 1); i++)
             if (crosses(m, b, i)) {
-                m->prog->buffers[b].slots = in_flight;
+                m->prog->buffers[b].slots = m->prog->slots[m->life[b].chunk];
                 widen(&m->life[b].span[i], m->begin[MPP_PHASE_FORWARD], m->end[MPP_PHASE_BACKWARD] - 1);
             }
 }
@@ -718,7 +721,7 @@ void mpp_memory_plan(const struct mpp_graph *g, const struct mpp_stage *stage, i
     count_times(&m);
     m.workspace = mpp_arena_array(m.arena, m.n_times, int64_t);
     find_lives(&m);
-    find_slots(&m, stage->in_flight);
+    find_slots(&m);
     extend_lives(&m, micro_batches);
     choose_addresses(&m);
     account(&m);

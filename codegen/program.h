@@ -90,6 +90,7 @@ struct mpp_instr {
 /* A sequence of instructions and loops over the layers of a class. */
 struct mpp_pitem {
     bool loop;
+    int chunk;                    /* FORWARD, BACKWARD: of the stage's work; 0 unless the schedule is interleaved */
     struct mpp_instr instr;       /* !loop */
     int cls, body;                /* loop: class, index of the body in `bodies` */
     bool descending;              /* loop: from the last layer to the first */
@@ -118,7 +119,9 @@ struct mpp_lprog {
     struct mpp_layer_class *classes;
     int n_bodies;
     struct mpp_body *bodies;
-    struct mpp_section section[4]; /* by phase */
+    struct mpp_section section[4]; /* by phase; the items of a chunk stand together */
+    int n_chunks;
+    int64_t *slots;               /* [n_chunks] micro-batches in flight: micro-batch m of chunk c runs in slot m % slots[c] */
     int64_t workspace_bytes, workspace_offset, arena_bytes;
     bool overlap;                 /* reduce-scatters of gradients begin in the backward pass, too */
     int loss, grad_norm;          /* buffers of the Output ops */
@@ -167,6 +170,12 @@ struct mpp_pipeline_list {
     int n_chunks;
     const int64_t *slots;         /* [n_chunks] micro-batch m of chunk c leaves them in place m % slots[c] */
 };
+
+/* Chunks that each stage of PLAN runs: its schedule's, where the graphs of the stages hold them (op->chunk), else 1. */
+int mpp_pipeline_chunks(const struct mpp_plan *plan);
+
+/* Most micro-batches of each chunk that STAGE has in flight under S, to OUT [s->chunks]. */
+void mpp_pipeline_slots(const struct mpp_schedule *s, int stage, int64_t *out);
 
 /* Run all stages' lists [N_STAGES] with their sends and receives, then the exchange of tied gradients, as the ranks will: a
  * receive waits, a send waits while its ring is full. Proves that all come to their end, that every receive gets what was

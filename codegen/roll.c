@@ -47,7 +47,7 @@ static void find_runs(struct roll *r)
     for (int i = 0; i < p->n_flats; i++) {
         const struct mpp_flat *f = &p->flats[i], *before = &p->flats[i ? i - 1 : 0];
         if (i == 0 || f->phase != before->phase || f->repeat != before->repeat || f->index != before->index
-            || f->instr.gradient != before->instr.gradient)
+            || f->chunk != before->chunk || f->instr.gradient != before->instr.gradient)
             r->runs[r->n_runs++] = (struct run){f->phase, i, i};
         r->runs[r->n_runs - 1].end = i + 1;
     }
@@ -594,12 +594,13 @@ static void make_sections(struct roll *r)
         int li = find_layer(r, f->repeat, f->index);
         if (li < 0) {
             for (int i = run->first; i < run->end; i++)
-                s->items[s->n_items++].instr = rewrite(r, &p->flats[i].instr, -1);
+                s->items[s->n_items++] = (struct mpp_pitem){.chunk = f->chunk, .instr = rewrite(r, &p->flats[i].instr, -1)};
             continue;
         }
         if (done[q])
             continue;
-        add_loop(r, &s->items[s->n_items++], li, q);
+        add_loop(r, &s->items[s->n_items], li, q);
+        s->items[s->n_items++].chunk = f->chunk;
         int at = 0, first = first_layer(r, r->layers[li].cls);
         while (r->layers[li].runs[at] != q)
             at++;
@@ -621,6 +622,8 @@ void mpp_roll(const struct mpp_flat_program *flat, struct mpp_lprog *prog)
     unique_names(&r);
     make_sections(&r);
 
+    prog->n_chunks = flat->n_chunks;
+    prog->slots = flat->slots;
     prog->n_rings = flat->transfers->n;
     prog->ring = mpp_arena_array(flat->arena, prog->n_rings, int);
     for (int k = 0; k < prog->n_rings; k++)

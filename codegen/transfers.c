@@ -16,6 +16,7 @@
 struct sent {                     /* by a Send op */
     int stage;
     mpp_id tensor;
+    int chunk;
     enum mpp_phase phase;
     struct mpp_sharding sharding;
 };
@@ -130,7 +131,7 @@ static void note_sends(struct planning *p, int stage)
         if (s->graph->ops[group->ops[0]].kind != MPP_OP_SEND)
             continue;
         p->sent = mpp_arena_grow(p->arena, p->sent, &p->cap_sent, (size_t)p->n_sent + 1, sizeof *p->sent);
-        p->sent[p->n_sent++] = (struct sent){stage, group->in[0], group->phase, operand_of(s, i, 0)};
+        p->sent[p->n_sent++] = (struct sent){stage, group->in[0], s->graph->ops[group->ops[0]].chunk, group->phase, operand_of(s, i, 0)};
     }
 }
 
@@ -158,7 +159,10 @@ static enum mpp_status match(struct planning *p, int to, int recv)
     }
     struct mpp_reshard_step gather;
     struct mpp_sharding arrives = arrival(&s->mesh, &s->graph->tensors[t], operand_of(s, recv, group->n_in), &gather);
-    add_line(p, found->stage, found->tensor, found->sharding, to, t, arrives, group->phase)->gather = gather;
+    struct mpp_transfer_line *line = add_line(p, found->stage, found->tensor, found->sharding, to, t, arrives, group->phase);
+    line->gather = gather;
+    line->from_chunk = found->chunk;
+    line->to_chunk = s->graph->ops[group->ops[0]].chunk;
     return MPP_OK;
 }
 

@@ -296,7 +296,8 @@ static enum mpp_status choose_depths(struct mpp_arena *arena, struct mpp_diag *d
         MPP_TRY(find_most(&p, to));
         for (int k = 0; k < transfers->n; k++) {
             struct mpp_transfer_line *line = &transfers->line[k];
-            int enough = 1 + (line->to > line->from ? line->to - line->from : line->from - line->to);
+            int apart = (line->to - line->from) * (line->phase == MPP_PHASE_BACKWARD ? -1 : 1);
+            int enough = 1 + (apart + n_stages) % n_stages; /* interleaved, the first stage follows the last */
             if (line->to == to)
                 line->depth = p.ring[k].most < 1 ? 1 : p.ring[k].most < enough ? (int)p.ring[k].most : enough;
         }
@@ -319,11 +320,35 @@ static bool deepen(const struct pipeline *p, struct mpp_transfers *transfers)
     return any;
 }
 
+int mpp_pipeline_chunks(const struct mpp_plan *plan)
+{
+    for (int i = 0; i < plan->n_stages; i++) {
+        const struct mpp_graph *g = plan->stages[i].graph;
+        for (mpp_id o = 0; o < g->n_ops; o++)
+            if (g->ops[o].chunk > 0)
+                return plan->pipeline.chunks;
+    }
+    return 1;
+}
+
+void mpp_pipeline_slots(const struct mpp_schedule *s, int stage, int64_t *out)
+{
+    for (int c = 0; c < s->chunks; c++) {
+        int64_t alive = 0;
+        out[c] = 1;
+        for (int64_t k = 0; k < 2 * s->micro_batches * s->chunks; k++) {
+            struct mpp_schedule_event e = mpp_schedule_work(s, stage, k);
+            alive += e.chunk != c ? 0 : e.what == MPP_EVENT_FORWARD ? 1 : -1;
+            out[c] = alive > out[c] ? alive : out[c];
+        }
+    }
+}
+
 enum mpp_status mpp_pipeline_verify(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_plan *plan,
                                     struct mpp_transfers *transfers)
 {
-    if (plan->pipeline.chunks > 1)
-        return MPP_OK;
+    if (mpp_pipeline_chunks(plan) != plan->pipeline.chunks)
+        return MPP_OK;            /* a prediction: its stages are not as they would run */
     struct mpp_arena *scratch = mpp_arena_scratch(arena);
     struct mpp_pipeline_list *list = mpp_arena_array(scratch, plan->n_stages, struct mpp_pipeline_list);
     for (int i = 0; i < plan->n_stages; i++) {
@@ -331,7 +356,9 @@ enum mpp_status mpp_pipeline_verify(struct mpp_arena *arena, struct mpp_diag *di
         struct mpp_schedule_event *work = mpp_arena_array(scratch, n, struct mpp_schedule_event);
         for (int64_t k = 0; k < n; k++)
             work[k] = mpp_schedule_work(&plan->pipeline, i, k);
-        list[i] = (struct mpp_pipeline_list){n, work, 1, &plan->stages[i].in_flight};
+        int64_t *slots = mpp_arena_array(scratch, plan->pipeline.chunks, int64_t);
+        mpp_pipeline_slots(&plan->pipeline, i, slots);
+        list[i] = (struct mpp_pipeline_list){n, work, plan->pipeline.chunks, slots};
     }
     enum mpp_status status = plan->n_stages == 1 ? MPP_OK : choose_depths(scratch, diag, plan->n_stages, list, transfers);
     for (bool deeper = status == MPP_OK; deeper;) {

@@ -195,7 +195,12 @@ static void add_copy(struct derive *d, struct mpp_copy c)
     s->copies[s->n_copies++] = c;
 }
 
-/* Copies of T for its readers of the phases in PHASES, which they share. */
+static int chunk_of(const struct derive *d, int group)
+{
+    return d->g->ops[d->g->groups[group].ops[0]].chunk;
+}
+
+/* Copies of T for its readers of the phases in PHASES, which those of one chunk share. */
 static void copies_of(struct derive *d, mpp_id t, unsigned phases, bool once)
 {
     struct mpp_sharding from = made(d, t);
@@ -206,7 +211,8 @@ static void copies_of(struct derive *d, mpp_id t, unsigned phases, bool once)
         struct mpp_sharding to = wanted(d, i, d->uses.use_operand[u]);
         if (!(phases >> phase & 1) || mpp_sharding_equal(from, to))
             continue;
-        while (at < d->stage->n_copies && !mpp_sharding_equal(d->stage->copies[at].to, to))
+        while (at < d->stage->n_copies && (!mpp_sharding_equal(d->stage->copies[at].to, to) ||
+                                           (!once && chunk_of(d, d->stage->copies[at].first_group) != chunk_of(d, i))))
             at++;
         if (at == d->stage->n_copies)
             add_copy(d, (struct mpp_copy){

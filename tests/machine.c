@@ -28,6 +28,7 @@ struct player {                   /* a stage */
     bool stale;
     const struct value **local;   /* [n_tensors] what the ops of the running group have read and made */
     int64_t slot;
+    int chunk;                    /* that runs; its instructions alone do */
     /* where it stands */
     int64_t piece;
     int unit;                     /* of the section that it runs: flats of a phase, or items */
@@ -386,12 +387,18 @@ static void run_loop(struct machine *m, struct player *p, const struct mpp_pitem
     }
 }
 
+static int chunk_of(const struct player *p, enum mpp_phase phase, int unit)
+{
+    return p->flat ? p->flat->flats[unit].chunk : p->prog->section[phase].items[unit].chunk;
+}
+
 /* From p->unit on, to the section's end (true) or to where it must wait. */
 static bool run_section(struct machine *m, struct player *p, enum mpp_phase phase, int64_t micro_batch)
 {
     for (; p->unit < n_units(p, phase); p->unit++) {
         const struct mpp_instr *in = plain_instr(p, phase, p->unit);
-        if (p->flat && p->flat->flats[p->unit].phase != phase)
+        bool other = phase == MPP_PHASE_FORWARD || phase == MPP_PHASE_BACKWARD ? chunk_of(p, phase, p->unit) != p->chunk : false;
+        if (other || (p->flat && p->flat->flats[p->unit].phase != phase))
             continue;
         if (!in) {
             run_loop(m, p, &p->prog->section[phase].items[p->unit], micro_batch);
@@ -429,11 +436,11 @@ static void place_inputs(struct machine *m, struct player *p, int64_t micro_batc
 }
 
 /* One turn of P in a forward or backward; true: it is done. */
-static bool run_pass(struct machine *m, struct player *p, int64_t micro_batch, bool backward)
+static bool run_pass(struct machine *m, struct player *p, int chunk, int64_t micro_batch, bool backward)
 {
-    int64_t slots = m->plan->stages[p - m->player].in_flight;
+    p->chunk = chunk;
     if (!p->placed) {
-        p->slot = slots > 1 ? micro_batch % slots : 0;
+        p->slot = p->prog ? micro_batch % p->prog->slots[chunk] : 0;
         place_inputs(m, p, micro_batch, backward);
         p->in_flight += !backward;
         p->most_in_flight = p->in_flight > p->most_in_flight ? p->in_flight : p->most_in_flight;
@@ -455,7 +462,7 @@ static bool turn(struct machine *m, struct player *p)
     int unit = p->unit;
     if (p->piece < n) {
         struct mpp_schedule_event e = mpp_schedule_work(&m->plan->pipeline, (int)(p - m->player), p->piece);
-        p->piece += run_pass(m, p, e.micro_batch, e.what == MPP_EVENT_BACKWARD);
+        p->piece += run_pass(m, p, e.chunk, e.micro_batch, e.what == MPP_EVENT_BACKWARD);
     } else if (p->piece == n) {
         p->piece += run_section(m, p, MPP_PHASE_UPDATE, 0);
     }
@@ -497,13 +504,13 @@ static bool run_in_turns(struct machine *m, uint64_t *state)
 /* Micro-batch after micro-batch, each forward through all stages and back. */
 static bool run_in_order(struct machine *m, uint64_t *state)
 {
-    int n = m->plan->n_stages;
+    int n = m->plan->n_stages, all = n * m->plan->pipeline.chunks;
     for (int64_t mb = 0; mb < m->plan->micro_batches; mb++) {
-        for (int i = 0; i < n; i++)
-            if (!run_pass(m, &m->player[i], mb, false))
+        for (int i = 0; i < all; i++)
+            if (!run_pass(m, &m->player[i % n], i / n, mb, false))
                 return false;
-        for (int i = n - 1; i >= 0; i--)
-            if (!run_pass(m, &m->player[i], mb, true))
+        for (int i = all - 1; i >= 0; i--)
+            if (!run_pass(m, &m->player[i % n], i / n, mb, true))
                 return false;
     }
     for (int i = 0; i < n; i++)

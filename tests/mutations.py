@@ -245,7 +245,7 @@ m("tied-norm", "codegen/lower_transfer.c",
   "if (line->adds && line->from == l->number && line->from_tensor == grp->in[0])", "if (line->adds && line->to == l->number && line->to_tensor == grp->in[0])",
   "the gradient norm counts a tied weight where its sum is not yet, or not at all", "transfers")
 m("slots-last", "codegen/memory.c",
-  "find_slots(&m, stage->in_flight);", "find_slots(&m, stage->in_flight - 1);",
+  "buffers[b].slots = m->prog->slots[m->life[b].chunk];", "buffers[b].slots = m->prog->slots[m->life[b].chunk] - 1;",
   "one micro-batch too few has a place for what backward reads", "transfers")
 m("ring-early", "codegen/memory.c",
   "widen(&ring->span[0], time, m->n_times - 1);", "widen(&ring->span[0], time, time);",
