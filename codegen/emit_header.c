@@ -80,7 +80,7 @@ static void add_functions(struct mpp_emit *e, struct mpp_text *out)
     static const char *const passes[] = {"forward", "backward"}, *const others[] = {"step", "reduce_gradients", "update"};
     if (e->prog->section[MPP_PHASE_PROLOGUE].n_items > 0)
         mpp_text_add(out, "void %s_prologue(struct mpp_rank *r);\n", e->name);
-    for (int c = 0; c < mpp_emit_chunks(e); c++)
+    for (int c = 0; c < e->prog->n_chunks; c++)
         for (int i = 0; i < 2; i++)
             mpp_text_add(out, "void %s(struct mpp_rank *r);\n", mpp_emit_pass_name(e, passes[i], c));
     for (int i = 0; i < 3; i++)

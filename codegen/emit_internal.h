@@ -119,9 +119,6 @@ const char *mpp_emit_kernel(struct mpp_emit *e, const char *base, const char *pa
                             const char *about);
 
 /* ---- chunks: the parts of a stage that an interleaved schedule runs in turns; one, else ---- */
-int mpp_emit_chunks(const struct mpp_emit *e);
-int64_t mpp_emit_slots(const struct mpp_emit *e, int chunk);
-const struct mpp_section *mpp_emit_section(const struct mpp_emit *e, enum mpp_phase phase, int chunk);
 const char *mpp_emit_pass_name(struct mpp_emit *e, const char *pass, int chunk); /* "stage0_forward", "stage0_forward_1" */
 
 /* ---- emitters ---- */

@@ -125,26 +125,9 @@ int64_t mpp_emit_span(const struct mpp_buffer *b, int from, int to)
 
 /* ---- chunks ---- */
 
-int mpp_emit_chunks(const struct mpp_emit *e)
-{
-    return e->plan->pipeline.chunks;
-}
-
-int64_t mpp_emit_slots(const struct mpp_emit *e, int chunk)
-{
-    (void)chunk;
-    return e->stage->in_flight;
-}
-
-const struct mpp_section *mpp_emit_section(const struct mpp_emit *e, enum mpp_phase phase, int chunk)
-{
-    (void)chunk;
-    return &e->prog->section[phase];
-}
-
 const char *mpp_emit_pass_name(struct mpp_emit *e, const char *pass, int chunk)
 {
-    return mpp_emit_chunks(e) > 1 ? mpp_arena_printf(e->arena, "%s_%s_%d", e->name, pass, chunk)
+    return e->prog->n_chunks > 1 ? mpp_arena_printf(e->arena, "%s_%s_%d", e->name, pass, chunk)
                                   : mpp_arena_printf(e->arena, "%s_%s", e->name, pass);
 }
 

@@ -85,16 +85,14 @@ static void emit_run(struct mpp_emit *e, const struct mpp_instr *in, enum when *
 static bool any_begins(const struct mpp_emit *e)
 {
     const struct mpp_lprog *prog = e->prog;
+    const struct mpp_section *s = &prog->section[MPP_PHASE_BACKWARD];
     for (int b = 0; b < prog->n_bodies; b++)
         for (int i = 0; i < prog->bodies[b].n_instrs; i++)
             if (prog->bodies[b].instrs[i].begins)
                 return true;
-    for (int c = 0; c < mpp_emit_chunks(e); c++) {
-        const struct mpp_section *s = mpp_emit_section(e, MPP_PHASE_BACKWARD, c);
-        for (int i = 0; i < s->n_items; i++)
-            if (!s->items[i].loop && s->items[i].instr.begins)
-                return true;
-    }
+    for (int i = 0; i < s->n_items; i++)
+        if (!s->items[i].loop && s->items[i].instr.begins)
+            return true;
     return false;
 }
 
@@ -144,13 +142,14 @@ static bool item_is_gradient(const struct mpp_emit *e, const struct mpp_pitem *i
     return item->loop ? body_is_gradient(&e->prog->bodies[item->body]) : item->instr.gradient;
 }
 
-/* The items of a section; GRADIENT: only those of reduce_gradients, or only the others (UPDATE). */
-static void emit_items(struct mpp_emit *e, const struct mpp_section *s, bool gradient)
+/* The items of a phase and, forward and backward, of one chunk; GRADIENT: only those of reduce_gradients, or only the others. */
+static void emit_items(struct mpp_emit *e, enum mpp_phase phase, int chunk, bool gradient)
 {
+    const struct mpp_section *s = &e->prog->section[phase];
     enum when inside = ALWAYS;
     for (int i = 0; i < s->n_items; i++) {
         const struct mpp_pitem *item = &s->items[i];
-        if (item_is_gradient(e, item) != gradient)
+        if (item->chunk != chunk || item_is_gradient(e, item) != gradient)
             continue;
         if (item->loop) {
             close_when(e, &inside);
@@ -172,11 +171,11 @@ static void emit_bodies(struct mpp_emit *e, enum mpp_phase phase)
 /* The passes of one direction: the layers' functions, then a function for each chunk. */
 static void emit_passes(struct mpp_emit *e, enum mpp_phase phase, const char *name)
 {
-    int n = mpp_emit_chunks(e);
+    int n = e->prog->n_chunks;
     emit_bodies(e, phase);
     for (int c = 0; c < n; c++) {
         begin_function(e, -1);
-        emit_items(e, mpp_emit_section(e, phase, c), false);
+        emit_items(e, phase, c, false);
         end_function(e, n > 1 ? mpp_arena_printf(e->arena, "Part %d of %d of this stage's layers.", c, n) : NULL,
                      mpp_arena_printf(e->arena, "void %s(struct mpp_rank *r)", mpp_emit_pass_name(e, name, c)));
     }
@@ -212,7 +211,7 @@ static void emit_prologue(struct mpp_emit *e)
     if (e->prog->section[MPP_PHASE_PROLOGUE].n_items == 0)
         return;
     begin_function(e, -1);
-    emit_items(e, &e->prog->section[MPP_PHASE_PROLOGUE], false);
+    emit_items(e, MPP_PHASE_PROLOGUE, 0, false);
     end_function(e, "Before the first forward of a step, for each micro-batch.", header(e, "prologue"));
 }
 
@@ -222,11 +221,11 @@ static void emit_update(struct mpp_emit *e)
     begin_function(e, -1);
     if (any_begins(e))
         mpp_emit_line(e, "mpp_wait(r); /* for the sums that began in the backward pass */");
-    emit_items(e, &e->prog->section[MPP_PHASE_UPDATE], true);
+    emit_items(e, MPP_PHASE_UPDATE, 0, true);
     end_function(e, "After the last backward of a step: gradients become final.", header(e, "reduce_gradients"));
     begin_function(e, -1);
     mpp_emit_line(e, "%s_reduce_gradients(r);", e->name);
-    emit_items(e, &e->prog->section[MPP_PHASE_UPDATE], false);
+    emit_items(e, MPP_PHASE_UPDATE, 0, false);
     end_function(e, "Once per step: gradient norm, clipping, optimiser.", header(e, "update"));
 }
 

@@ -177,9 +177,9 @@ static void add_stage(struct mpp_emit *e, struct mpp_text *out, int n_tensors, i
     int n_forecasts = add_forecasts(e, out);
     const struct mpp_lprog *p = e->prog;
     mpp_text_add(out, "\nstatic const struct mpp_chunk chunks[] = {\n");
-    for (int c = 0; c < mpp_emit_chunks(e); c++)
+    for (int c = 0; c < p->n_chunks; c++)
         mpp_text_add(out, "    {.forward = %s, .backward = %s, .slots = %lld},\n", mpp_emit_pass_name(e, "forward", c),
-                     mpp_emit_pass_name(e, "backward", c), (long long)mpp_emit_slots(e, c));
+                     mpp_emit_pass_name(e, "backward", c), (long long)p->slots[c]);
     mpp_text_add(out, "};\n");
     mpp_text_add(out, "\nconst struct mpp_stage %s = {\n", e->name);
     add_mesh(e, out);
@@ -195,7 +195,7 @@ static void add_stage(struct mpp_emit *e, struct mpp_text *out, int n_tensors, i
     if (p->section[MPP_PHASE_PROLOGUE].n_items > 0)
         mpp_text_add(out, "    .prologue = %s_prologue,\n", e->name);
     mpp_text_add(out, "    .n_chunks = %d,\n    .chunks = chunks,\n    .step = %s_step,\n    .reduce_gradients = %s_reduce_gradients,\n"
-                      "    .update = %s_update,\n", mpp_emit_chunks(e), e->name, e->name, e->name);
+                      "    .update = %s_update,\n", p->n_chunks, e->name, e->name, e->name);
     mpp_text_add(out, "    .forward_s = %s,\n    .backward_s = %s,\n    .once_s = %s,\n", seconds(e, e->stage->time.forward_ps),
                  seconds(e, e->stage->time.backward_ps), seconds(e, e->stage->time.once_ps));
     if (n_forecasts > 0)
