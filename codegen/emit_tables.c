@@ -4,6 +4,7 @@
 
 #include "codegen/emit_internal.h"
 #include "codegen/lower_internal.h"
+#include "ir/op.h"
 
 /* ---- setup: every pointer ---- */
 
@@ -172,6 +173,44 @@ static int add_forecasts(struct mpp_emit *e, struct mpp_text *out)
     return n;
 }
 
+static bool only_reports(const struct mpp_graph *g, const struct mpp_group *group)
+{
+    return group->n_ops == 1 && g->ops[group->ops[0]].kind == MPP_OP_OUTPUT;
+}
+
+/* The buffer that holds a rank's term of the loss once the forward passes are done, from which the update only sums over axes and
+ * reports; -1 where it does more. */
+static int loss_term(const struct mpp_emit *e, unsigned *axes_out)
+{
+    const struct mpp_section *s = &e->prog->section[MPP_PHASE_UPDATE];
+    int buffer = e->prog->loss;
+    *axes_out = 0;
+    for (int i = s->n_items - 1; i >= 0; i--) {
+        const struct mpp_instr *in = &s->items[i].instr;
+        if (s->items[i].loop || in->n_out != 1 || in->out[0].buffer != buffer)
+            continue;
+        bool sum = in->kind == MPP_INSTR_STEP && in->step->kind == MPP_STEP_ALL_REDUCE;
+        if (!sum && !(in->kind == MPP_INSTR_COMPUTE && in->n_in == 1 && only_reports(e->g, &e->g->groups[in->group])))
+            return -1;
+        *axes_out |= sum ? in->step->mask : 0;
+        buffer = in->in[0].buffer;
+    }
+    return buffer;
+}
+
+static void add_loss(struct mpp_emit *e, struct mpp_text *out)
+{
+    const struct mpp_lprog *p = e->prog;
+    unsigned axes;
+    if (p->loss < 0) {
+        mpp_text_add(out, "    .loss_offset = -1,\n");
+        return;
+    }
+    int term = loss_term(e, &axes);
+    mpp_text_add(out, "    .loss_offset = %lld,\n    .loss_term_offset = %lld,\n    .loss_axes = %s,\n", offset_of(e, p->loss, -1),
+                 term < 0 ? -1LL : offset_of(e, term, -1), mpp_emit_mask(e, axes));
+}
+
 static void add_stage(struct mpp_emit *e, struct mpp_text *out, int n_tensors, int n_inputs)
 {
     int n_forecasts = add_forecasts(e, out);
@@ -187,8 +226,8 @@ static void add_stage(struct mpp_emit *e, struct mpp_text *out, int n_tensors, i
                  (long long)p->arena_bytes, (long long)p->workspace_offset, (long long)p->workspace_bytes);
     mpp_text_add(out, "    .n_tensors = %d,\n    .tensors = %s,\n    .n_inputs = %d,\n    .inputs = %s,\n", n_tensors,
                  n_tensors ? "tensors" : "NULL", n_inputs, n_inputs ? "inputs" : "NULL");
-    mpp_text_add(out, "    .loss_offset = %lld,\n    .grad_norm_offset = %lld,\n", p->loss < 0 ? -1LL : offset_of(e, p->loss, -1),
-                 p->grad_norm < 0 ? -1LL : offset_of(e, p->grad_norm, -1));
+    add_loss(e, out);
+    mpp_text_add(out, "    .grad_norm_offset = %lld,\n", p->grad_norm < 0 ? -1LL : offset_of(e, p->grad_norm, -1));
     if (e->g->loss_scale >= 0)
         mpp_text_add(out, "    .loss_scale_offset = %lld,\n", offset_of(e, p->param_buffer[e->g->loss_scale], -1));
     mpp_text_add(out, "    .plan_state_bytes = sizeof(struct plan_state),\n    .setup = setup,\n");

@@ -194,6 +194,8 @@ struct mpp_stage {
     const struct mpp_input *inputs;        /* those its own operators read */
     int64_t loss_offset, grad_norm_offset; /* f32 scalars in the arena, whole on every rank of the stage after update; < 0: not
                                             * computed here. One stage has the loss */
+    int64_t loss_term_offset;              /* of the stage with the loss: this rank's term of it once the forward passes are done, */
+    unsigned loss_axes;                    /* and the axes over which terms are summed; offset < 0: there is no such, nor --eval */
     int64_t loss_scale_offset;             /* where program->scales_loss: the scale, alike in every stage */
     void (*setup)(struct mpp_rank *r);     /* once for each slot of each chunk: fills r->plan, with r->chunk and r->slot set */
     size_t plan_state_bytes;               /* of one slot: r->plan points at so many zeroed bytes */

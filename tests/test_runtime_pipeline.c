@@ -360,6 +360,7 @@ static void build_stage(int i, int first_rank)
         .first_rank = first_rank, .n_axes = p->ranks[i] > 1, .axis_size = {p->ranks[i]}, .axis_name = {"data"},
         .arena_bytes = ARENA, .workspace_offset = AT_WORK, .workspace_bytes = 1024, .tensors = built.tensor[i],
         .inputs = built.input[i], .loss_offset = i == p->n_stages - 1 ? AT_LOSS : -1, .grad_norm_offset = AT_NORM,
+        .loss_term_offset = AT_LOSS, .loss_axes = p->inside[i] == SPLIT && p->ranks[i] > 1 ? 1 : 0,
         .setup = setup, .plan_state_bytes = sizeof(struct state), .n_chunks = p->chunks, .chunks = built.chunk[i],
         .step = step, .update = update, .reduce_gradients = reduce_gradients,
     };
@@ -715,6 +716,40 @@ static void test_profiles(void)
            "no folder for it");
 }
 
+/* The loss on other data is the same under every plan, and asking for it changes nothing of the training. */
+static void test_evaluation(void)
+{
+    static const int which[] = {0, 3, 5, 6, 8, 12};
+    double losses[8], l[8], first[3], e[4];
+    char spec[600], *metrics = in_folder("evaluated", 0);
+    snprintf(spec, sizeof spec, "npy:%s", folder);
+    for (int i = 0; i < 6; i++) {
+        expect(RUN(build(&plans[which[i]]), "--data", "synthetic", "--seed", "7", "--eval", "synthetic", "--eval-every", "3",
+                   "--eval-steps", "2", "--metrics", metrics) == 0 && said("out", "step 6/8  loss ") &&
+                   said("out", "  on other data "), "a run with evaluations");
+        expect(numbers(metrics, "\"loss\"", l, 8) == 8 && numbers(in_folder("m", which[i]), "\"loss\"", losses, 8) == 8 &&
+                   memcmp(l, losses, sizeof l) == 0, "has the losses of one without");
+        expect(numbers(metrics, "\"eval_loss\"", e, 4) == 3, "after steps 3, 6 and 8");
+        if (i == 0)
+            memcpy(first, e, sizeof first);
+        expect(near(e, first, 3) && e[2] < e[0] && e[0] < 2 * l[0], "their losses");
+    }
+    char text[64];
+    snprintf(text, sizeof text, "loss on other data after step 8: %.6g\n", e[2]);
+    expect(RUN(build(&plans[12]), "--data", "synthetic", "--resume", in_folder("s", 12), "--eval", "synthetic", "--eval-steps", "2")
+               == 0 && said("out", text), "of a checkpoint, without a step");
+    expect(RUN(build(&plans[6]), "--data", "synthetic", "--eval", spec, "--eval-every", "4") == 2 && said("out", "step 3/8") &&
+               said("err", "t.npy: element 175 is infinite"), "a bad number in other data ends the run");
+    expect(RUN(build(&plans[6]), "--data", "synthetic", "--eval", "npy:/nowhere") == 2 && said("err", "/nowhere: no such folder"),
+           "no other data");
+    expect(RUN(build(&plans[6]), "--data", "synthetic", "--eval-every", "4") == 2 && said("err", "give --eval SOURCE too"),
+           "of which data");
+    const struct mpp_program *p = build(&plans[0]);
+    built.stage[0].loss_term_offset = -1;
+    expect(RUN(p, "--data", "synthetic", "--eval", "synthetic") == 2 && said("err", "after a whole training step only"),
+           "a plan that cannot");
+}
+
 int main(int argc, char **argv)
 {
     int number;
@@ -733,6 +768,7 @@ int main(int argc, char **argv)
     test_failures();
     test_bad_data();
     test_profiles();
+    test_evaluation();
     char command[600];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     if (system(command) != 0)

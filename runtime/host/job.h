@@ -26,6 +26,7 @@ struct mpp_job {
     const struct mpp_options *options;
     struct mpp_transport *transport;
     struct mpp_data *data; /* opened before the ranks start, read by all of them */
+    struct mpp_data *eval_data; /* of --eval, or NULL */
     char *data_source;     /* what --data takes; NULL: not known yet */
     int local_ranks;       /* ranks in this process */
     uint64_t seed;
@@ -54,13 +55,14 @@ struct mpp_local {
     struct mpp_job *job;
     jmp_buf leave;  /* set by the rank's entry point: mpp_leave comes back there */
     int exit_code;
-    struct mpp_feed *feed;
+    struct mpp_feed *feed;         /* what passes take their inputs from */
+    struct mpp_feed *other_feed;   /* of the training, during an evaluation */
     struct mpp_progress *progress; /* rank 0 */
     unsigned saves_seen;           /* rank 0: saves asked for by SIGUSR1, of which it knows */
     int save_lock;                 /* rank 0: descriptor that keeps other trainers out of --save; 0: none */
     char *states;                  /* the emitted code's, of every slot (passes.h) */
     int placed;                    /* micro-batch whose inputs lie in the places that all slots share; -1: none */
-    char *kept_state;              /* parameters and optimiser state while gradients are dumped */
+    char *kept_state;              /* what passes outside the training must not change */
     struct mpp_deferred deferred[MPP_MAX_DEFERRED];
     int n_deferred;
     int n_begun;                   /* sums that were begun since the last wait, deferred or not */

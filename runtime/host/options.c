@@ -8,13 +8,14 @@
 #include "options.h"
 #include "threads.h"
 
-enum option { OPT_DATA, OPT_STEPS, OPT_SEED, OPT_INIT, OPT_SAVE, OPT_RESUME, OPT_METRICS, OPT_DUMP_GRADS, OPT_PROFILE, OPT_LR, OPT_LOSS_SCALE,
+enum option { OPT_DATA, OPT_STEPS, OPT_SEED, OPT_INIT, OPT_SAVE, OPT_RESUME, OPT_METRICS, OPT_DUMP_GRADS, OPT_PROFILE, OPT_EVAL, OPT_EVAL_EVERY, OPT_EVAL_STEPS, OPT_LR, OPT_LOSS_SCALE,
               OPT_THREADS, OPT_TIMEOUT, OPT_HELP, N_OPTIONS };
 
 #define TIMEOUT_S 600
+#define EVAL_STEPS 10
 
 static const char *const names[N_OPTIONS] = {
-    "--data", "--steps", "--seed", "--init", "--save", "--resume", "--metrics", "--dump-grads", "--profile", "--lr",
+    "--data", "--steps", "--seed", "--init", "--save", "--resume", "--metrics", "--dump-grads", "--profile", "--eval", "--eval-every", "--eval-steps", "--lr",
     "--loss-scale", "--threads", "--timeout", "--help",
 };
 
@@ -48,6 +49,9 @@ static int parse_one(enum option option, const char *value, struct mpp_options *
     case OPT_METRICS: o->metrics = value; break;
     case OPT_DUMP_GRADS: o->dump_grads = value; break;
     case OPT_PROFILE: o->profile = value; break;
+    case OPT_EVAL: o->eval = value; break;
+    case OPT_EVAL_EVERY: return parse_range(names[option], value, 1, INT64_MAX, &o->eval_every, error);
+    case OPT_EVAL_STEPS: return parse_range(names[option], value, 1, INT32_MAX, &o->eval_steps, error);
     case OPT_STEPS: return parse_count(names[option], value, &o->steps, error);
     case OPT_TIMEOUT: return parse_count(names[option], value, &o->timeout_s, error);
     case OPT_SEED:
@@ -103,7 +107,7 @@ int mpp_options_parse(int argc, char **argv, const struct mpp_program *program, 
                       struct mpp_error *error)
 {
     struct mpp_options o = {.steps = program->steps, .seed = (uint64_t)program->seed, .lr = (double)program->hyper.lr,
-                            .timeout_s = TIMEOUT_S};
+                            .timeout_s = TIMEOUT_S, .eval_steps = EVAL_STEPS};
     unsigned seen = 0;
     for (int i = 1; i < argc; i++) {
         const char *value;
@@ -131,6 +135,12 @@ int mpp_options_parse(int argc, char **argv, const struct mpp_program *program, 
     if (o.loss_scale > 0 && !program->scales_loss)
         return mpp_error_set(error, MPP_EXIT_INPUT, "--loss-scale: this plan does not scale the loss; only those of "
                              "mpplan --precision fp16 do");
+    if (o.eval == NULL && (seen >> OPT_EVAL_EVERY & 1 || seen >> OPT_EVAL_STEPS & 1))
+        return mpp_error_set(error, MPP_EXIT_INPUT, "%s: of which data? give --eval SOURCE too",
+                             names[seen >> OPT_EVAL_EVERY & 1 ? OPT_EVAL_EVERY : OPT_EVAL_STEPS]);
+    for (int s = 0; o.eval != NULL && s < program->n_stages; s++)
+        if (program->stages[s]->loss_offset >= 0 && program->stages[s]->loss_term_offset < 0)
+            return mpp_error_set(error, MPP_EXIT_INPUT, "--eval: the loss of this plan is known after a whole training step only");
     bool begins = o.resume != NULL && o.save != NULL && strcmp(o.resume, o.save) == 0; /* or goes on, if it has begun */
     if (o.init != NULL && o.resume != NULL && !begins)
         return mpp_error_set(error, MPP_EXIT_INPUT, "--init and --resume both say where the weights come from; give one");
@@ -159,6 +169,9 @@ void mpp_options_usage(FILE *out, const char *argv0, const struct mpp_program *p
             "                        --save's and holds none yet, start\n"
             "  --metrics FILE.jsonl  one JSON line per step\n"
             "  --dump-grads FILE     gradients of the first step, as safetensors\n"
+            "  --eval SOURCE         the loss on other data, of the kinds of --data: after the last step, with\n"
+            "  --eval-every N        after every N steps too, of\n"
+            "  --eval-steps N        so many batches, the same each time; default %d\n"
             "  --profile FILE.json   where the last steps went: a table, and a trace for ui.perfetto.dev\n"
             "  --lr X                peak learning rate; default %g\n"
             "%s"
@@ -169,7 +182,7 @@ void mpp_options_usage(FILE *out, const char *argv0, const struct mpp_program *p
             "With --save: SIGTERM, SIGINT and SIGUSR2 stop after the running step and save; SIGUSR1 saves.\n",
             slash != NULL ? slash + 1 : argv0, program->model, program->data != NULL ? program->data : "none",
             (long long)program->steps, (long long)program->seed, program->weights != NULL ? program->weights : "random",
-            program->save_every > 0 ? " and every few steps" : "", (double)program->hyper.lr,
+            program->save_every > 0 ? " and every few steps" : "", EVAL_STEPS, (double)program->hyper.lr,
             program->scales_loss ? "  --loss-scale X        to begin with, or to go on with; default the plan's, or the checkpoint's\n" : "",
             TIMEOUT_S);
 }

@@ -20,6 +20,8 @@ struct mpp_options {
     bool help;
     const char *data, *init, *save, *resume, *metrics, *dump_grads, *profile;
     int64_t steps;
+    const char *eval;
+    int64_t eval_every, eval_steps; /* every 0: after the last step only; batches */
     int64_t threads; /* of a device; 0: not given */
     uint64_t seed;
     bool seed_given;

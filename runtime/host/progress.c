@@ -115,16 +115,18 @@ static void print_number(FILE *out, const char *name, double x)
 static void print_line(struct mpp_progress *p, const struct mpp_step_report *r)
 {
     double now = mpp_clock_s();
-    bool last = r->step == p->last;
-    if (!last && p->last - p->first > FEW_STEPS && now - p->printed_s < (p->terminal ? 0.1 : 1.0))
+    bool last = r->step == p->last, evaluated = r->evaluated;
+    if (!last && !evaluated && p->last - p->first > FEW_STEPS && now - p->printed_s < (p->terminal ? 0.1 : 1.0))
         return;
-    char rate[64];
+    char rate[64], eval[48] = "";
     p->printed_s = now;
     print_rate(r->tokens_per_s, rate, sizeof rate);
-    printf("%sstep %lld/%lld  loss %.6g  %s %s/s%s", p->terminal ? "\r" : "", (long long)r->step,
-           (long long)p->last, isnan(r->loss) ? fabs(r->loss) : r->loss, rate, r->tokens ? "tokens" : "samples",
-           p->terminal ? "\033[K" : "\n");
-    p->on_line = p->terminal;
+    if (evaluated)
+        (void)snprintf(eval, sizeof eval, "  on other data %.6g", r->eval_loss);
+    printf("%sstep %lld/%lld  loss %.6g%s  %s %s/s%s", p->terminal ? "\r" : "", (long long)r->step,
+           (long long)p->last, isnan(r->loss) ? fabs(r->loss) : r->loss, eval, rate, r->tokens ? "tokens" : "samples",
+           !p->terminal || evaluated ? "\n" : "\033[K");
+    p->on_line = p->terminal && !evaluated;
     fflush(stdout);
 }
 
@@ -142,6 +144,8 @@ int mpp_progress_step(struct mpp_progress *progress, const struct mpp_step_repor
         return MPP_EXIT_OK;
     fprintf(p->metrics, "{\"step\": %lld", (long long)report->step);
     print_number(p->metrics, "loss", report->loss);
+    if (report->evaluated)
+        print_number(p->metrics, "eval_loss", report->eval_loss);
     print_number(p->metrics, "grad_norm", report->grad_norm);
     print_number(p->metrics, "lr", report->lr);
     if (report->loss_scale > 0) {

@@ -6,7 +6,7 @@
  *     mpp_progress_close(p);
  *
  * A metrics line: {"step": 1, "loss": 4.2, "grad_norm": null, "lr": 0.001, "step_s": 0.1, "tokens_per_s": 5e3}.
- * Numbers that are not finite are null. Where the loss is scaled: "loss_scale" and "skipped_steps" too. */
+ * Numbers that are not finite are null. After an evaluation: "eval_loss" too. Where the loss is scaled: "loss_scale" and "skipped_steps" too. */
 #ifndef MPP_PROGRESS_H
 #define MPP_PROGRESS_H
 
@@ -20,6 +20,8 @@ struct mpp_progress;
 struct mpp_step_report {
     int64_t step;
     double loss, grad_norm, lr; /* grad_norm is NaN where none is computed */
+    bool evaluated;               /* after this step, with */
+    double eval_loss;
     double loss_scale;            /* of this step; 0: the loss is not scaled */
     int64_t skipped;              /* steps so far that changed no weight, as their gradients overflowed */
     double step_s, tokens_per_s;

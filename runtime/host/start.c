@@ -120,16 +120,20 @@ static int find_start(struct mpp_job *job, bool speaks, struct mpp_error *error)
 int mpp_start_prepare(struct mpp_job *job, bool speaks, struct mpp_error *error)
 {
     job->seed = job->options->seed;
-    return job->options->resume != NULL ? find_start(job, speaks, error) : adopt(job, NULL, error);
+    int code = job->options->resume != NULL ? find_start(job, speaks, error) : adopt(job, NULL, error);
+    if (code == MPP_EXIT_OK && job->options->eval != NULL) /* whatever the seed of the run: the same samples */
+        code = mpp_data_open(job->options->eval, job->program, 0, &job->eval_data, error);
+    return code;
 }
 
 void mpp_start_clean(struct mpp_job *job)
 {
     mpp_data_close(job->data);
+    mpp_data_close(job->eval_data);
     free(job->data_source);
     free(job->resume);
     job->data_source = NULL;
-    job->data = NULL;
+    job->data = job->eval_data = NULL;
     job->resume = NULL;
 }
 

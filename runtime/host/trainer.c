@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "evaluate.h"
 #include "feed.h"
 #include "init.h"
 #include "options.h"
@@ -186,35 +187,6 @@ static void set_step(struct mpp_rank *r, int64_t step)
     r->hyper.lr = mpp_trainer_lr(r->program, job->options->lr, job->options->steps, step);
 }
 
-/* Copy all parameters and optimiser state to a buffer, or back. */
-static int keep_state(struct mpp_rank *r, char **buffer, bool back, struct mpp_error *error)
-{
-    char *at = NULL;
-    int64_t total = 0;
-    for (int pass = 0; pass < 2; pass++) { /* first their size */
-        for (int i = 0; i < r->stage->n_tensors; i++) {
-            const struct mpp_tensor *t = &r->stage->tensors[i];
-            if (t->kind != MPP_KIND_PARAMETER && t->kind != MPP_KIND_OPTIMIZER)
-                continue;
-            int64_t bytes = 4 * mpp_block_of(r, t).padded_count; /* masters: the rounded ones stay as they are */
-            for (int k = 0; k < (t->count > 0 ? t->count : 1); k++) {
-                char *tensor = r->arena + t->offset + k * t->stride;
-                total += bytes;
-                if (pass == 0)
-                    continue;
-                memcpy(back ? tensor : at, back ? at : tensor, (size_t)bytes);
-                at += bytes;
-            }
-        }
-        if (pass == 0 && !back)
-            *buffer = malloc((size_t)total + 1);
-        if (*buffer == NULL)
-            return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory: --dump-grads keeps the weights twice");
-        at = *buffer;
-    }
-    return MPP_EXIT_OK;
-}
-
 /* Gradients were made of a loss times a scale. */
 static void divide_gradients(struct mpp_rank *r, double scale)
 {
@@ -241,13 +213,13 @@ static void dump_gradients(struct mpp_rank *r, int64_t step)
     (void)begin_step(r, step);
     set_step(r, step);
     char **state = &local_of(r)->kept_state; /* running statistics are parameters, and forward changes them */
-    mpp_agree(r, keep_state(r, state, false, &error), &error);
+    mpp_agree(r, mpp_keep_tensors(r, MPP_KEEP_ALL, state, &error), &error);
     mpp_passes_run(r);
     r->stage->reduce_gradients(r);
     if (r->program->scales_loss)
         divide_gradients(r, scalar_at(r, r->stage->loss_scale_offset));
     mpp_checkpoint_write(r, MPP_KIND_GRADIENT, job->options->dump_grads);
-    mpp_agree(r, keep_state(r, state, true, &error), &error);
+    mpp_keep_restore(r, MPP_KEEP_ALL, *state);
     free(*state);
     *state = NULL;
 }
@@ -281,15 +253,12 @@ static double reported(struct mpp_rank *r, int64_t (*where)(const struct mpp_sta
     return (double)x;
 }
 
-static void report_step(struct mpp_rank *r, double begun_s, double loss_scale)
+/* All ranks call; complete on rank 0. */
+static struct mpp_step_report report_of(struct mpp_rank *r, double begun_s, double loss_scale)
 {
     const struct mpp_program *p = r->program;
-    struct mpp_error error;
-    double loss = reported(r, loss_in), grad_norm = reported(r, grad_norm_in);
-    if (r->rank != 0)
-        return;
-    double step_s = mpp_clock_s() - begun_s;
-    struct mpp_step_report report = {
+    double loss = reported(r, loss_in), grad_norm = reported(r, grad_norm_in), step_s = mpp_clock_s() - begun_s;
+    return (struct mpp_step_report){
         .step = r->step,
         .loss = loss,
         .grad_norm = grad_norm,
@@ -300,7 +269,17 @@ static void report_step(struct mpp_rank *r, double begun_s, double loss_scale)
         .tokens = p->tokens_per_sample > 1,
         .tokens_per_s = (double)(p->batch * (p->tokens_per_sample > 0 ? p->tokens_per_sample : 1)) / step_s,
     };
-    int code = mpp_progress_step(local_of(r)->progress, &report, &error);
+}
+
+/* Evaluates where that is due, and rank 0 tells of the step. */
+static void tell_step(struct mpp_rank *r, struct mpp_step_report *report)
+{
+    const struct mpp_options *o = local_of(r)->job->options;
+    struct mpp_error error;
+    report->evaluated = o->eval != NULL && (r->step == o->steps || (o->eval_every > 0 && r->step % o->eval_every == 0));
+    if (report->evaluated)
+        report->eval_loss = mpp_evaluate(r);
+    int code = r->rank == 0 ? mpp_progress_step(local_of(r)->progress, report, &error) : MPP_EXIT_OK;
     if (code != MPP_EXIT_OK)
         mpp_fail(r, code, "%s", error.text);
 }
@@ -340,6 +319,14 @@ static void answer(struct mpp_rank *r, int asked, bool saved)
                          asked > ASKED_SAVE ? mpp_signals_name(asked - ASKED_SAVE) : "SIGUSR1", (long long)r->step, where);
 }
 
+/* Where no step is left to take. */
+static void evaluate_alone(struct mpp_rank *r)
+{
+    double loss = mpp_evaluate(r);
+    if (r->rank == 0)
+        mpp_progress_say(local_of(r)->progress, "loss on other data after step %lld: %.6g", (long long)r->step, loss);
+}
+
 static void train(struct mpp_rank *r)
 {
     const struct mpp_job *job = local_of(r)->job;
@@ -348,6 +335,8 @@ static void train(struct mpp_rank *r)
     if (o->dump_grads != NULL)
         dump_gradients(r, job->first_step + 1);
     r->step = job->first_step;
+    if (o->eval != NULL && job->first_step >= o->steps)
+        evaluate_alone(r);
     if (job->signals != NULL)
         mpp_signals_begin(job->signals);
     for (int64_t step = job->first_step + 1; step <= o->steps; step++) {
@@ -370,9 +359,10 @@ static void train(struct mpp_rank *r)
         r->stage->update(r);
         mpp_trace_end(r, update_s, MPP_TRACE_UPDATE, 0, 0, 0);
         double report_s = mpp_trace_begin(r);
-        report_step(r, begun_s, loss_scale);
+        struct mpp_step_report report = report_of(r, begun_s, loss_scale);
         mpp_trace_end(r, report_s, MPP_TRACE_REPORT, 0, 0, 0);
         mpp_trace_end(r, traced_s, MPP_TRACE_STEP, (int)step, 0, 0);
+        tell_step(r, &report);
         if (o->save != NULL && every > 0 && step % every == 0) {
             save(r);
             tell_saved(r);
@@ -480,13 +470,14 @@ void mpp_trainer_clean(struct mpp_rank *r)
 {
     struct mpp_local *local = local_of(r);
     mpp_feed_stop(local->feed);
+    mpp_feed_stop(local->other_feed);
     mpp_progress_close(local->progress);
     mpp_checkpoint_discard(r);
     if (local->save_lock > 0)
         close(local->save_lock);
     free(local->kept_state);
     local->kept_state = NULL;
-    local->feed = NULL;
+    local->feed = local->other_feed = NULL;
     local->progress = NULL;
     local->save_lock = 0;
     mpp_threads_end(r);
