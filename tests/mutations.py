@@ -367,6 +367,12 @@ m("stage-sum", "runtime/host/transfers.c",
 m("ring-readers", "runtime/host/flows.c",
   "q->n_parts, memory_order_relaxed", "q->n_parts > 0, memory_order_relaxed",
   "a place of a ring is free once one of its receivers has read it", "runtime_transfers")
+m("eval-dropout", "runtime/host/evaluate.c",
+  "r->training = false;", "r->training = true;",
+  "dropout goes on in evaluations", "evaluation")
+m("eval-axes", "codegen/emit_tables.c",
+  "*axes_out |= sum ? in->step->mask : 0;", "*axes_out |= 0;",
+  "the loss on other data is that of the first rank's samples", "evaluation")
 m("resume-data", "runtime/host/feed.c",
   "mpp_data_fill(f->data, f->r, step, m, i, at, error)", "mpp_data_fill(f->data, f->r, step - f->first, m, i, at, error)",
   "a resumed run reads its samples from the first on", "runtime_trainer")
