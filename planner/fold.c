@@ -307,6 +307,44 @@ void mpp_fold_times(const struct mpp_fold *f, const int32_t *choice, int64_t mic
     *out_t_ps = (all - once + micro_batches - 1) / micro_batches;
 }
 
+/* Of groups, forward or not; parameters and inputs cost nothing per micro-batch. */
+static bool is_forward(const struct mpp_fold *f, int node)
+{
+    const struct mpp_stage_node *x = &f->p->node[f->from[node]];
+    return x->kind == MPP_NODE_GROUPS && f->p->graph->groups[x->groups[0]].phase <= MPP_PHASE_FORWARD;
+}
+
+/* The optimiser's kernels, and what brings new values back to where parameters rest. */
+static bool is_update(const struct mpp_fold *f, int node, bool copy)
+{
+    const struct mpp_stage_node *x = &f->p->node[f->from[node]];
+    return copy ? x->kind == MPP_NODE_PARAM
+                : x->kind == MPP_NODE_GROUPS && f->p->graph->groups[x->groups[0]].phase == MPP_PHASE_UPDATE;
+}
+
+struct mpp_stage_time mpp_fold_stage_time(const struct mpp_fold *f, const int32_t *choice, int64_t micro_batches)
+{
+    struct mpp_stage_time time = {0};
+    int64_t t, forward = 0;
+    mpp_fold_times(f, choice, micro_batches, &t, &time.once_ps);
+    for (int i = 0; i < f->solver.n_nodes; i++) {
+        int64_t c = f->solver.nodes[i].cost[choice[i]];
+        forward += !f->node_once[i] && is_forward(f, i) ? c : 0;
+        time.update_ps += is_update(f, i, false) ? c : 0;
+    }
+    for (int i = 0; i < f->solver.n_values; i++) {
+        int reader = f->solver.values[i].consumers[0];
+        int64_t c = mpp_fold_copies(f, i, choice);
+        forward += !f->value_once[i] && is_forward(f, reader) ? c : 0;
+        time.update_ps += is_update(f, reader, true) ? c : 0;
+    }
+    time.forward_ps = forward / micro_batches;
+    time.backward_ps = t - time.forward_ps;
+    if (f->p->graph->grad_norm < 0)
+        time.update_ps = 0;
+    return time;
+}
+
 /* ---- back to all layers ---- */
 
 /* The nodes of one layer (REPEAT, INDEX) of P in order; -1, -1: those of no repeat. */

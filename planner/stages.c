@@ -82,7 +82,8 @@ static void keep(const struct mpp_stages *s, struct found *f, const struct mpp_s
         return;
     f->any = true;
     f->answer = a;
-    f->choice = (struct mpp_stages_choice){q->range, mesh, r, q->shape, NULL, a.objective};
+    f->choice = (struct mpp_stages_choice){q->range, mesh, r, q->shape, NULL, a.objective,
+                                             {a.time, mpp_stages_place_of(s, q->range)->mesh[mesh].mesh, r}};
 }
 
 /* The free optimum of Q on MESH with as little recomputation as it fits with. */
@@ -285,6 +286,11 @@ enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipelin
 done:
     mpp_arena_free(scratch);
     return st;
+}
+
+const struct mpp_stages_facts *mpp_stages_facts(const struct mpp_stages *s, int id)
+{
+    return &s->choice[id].facts;
 }
 
 int64_t mpp_stages_solved(const struct mpp_stages *s, int64_t *out_within)

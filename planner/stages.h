@@ -53,6 +53,14 @@ int mpp_stages_exact_alike(void *context, const struct mpp_pipeline_key *key);
 enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipeline_stage *stage,
                                   struct mpp_stage *out) MPP_CHECKED;
 
+/* What is known of the option with number ID. */
+struct mpp_stages_facts {
+    struct mpp_stage_time time;
+    struct mpp_mesh mesh;         /* its axes have no names */
+    enum mpp_recompute recompute;
+};
+const struct mpp_stages_facts *mpp_stages_facts(const struct mpp_stages *s, int id);
+
 /* Programs solved so far; and of those within memory. */
 int64_t mpp_stages_solved(const struct mpp_stages *s, int64_t *out_within);
 

@@ -117,7 +117,9 @@ static int choice_of(struct mpp_stages *s, const struct mpp_stages_question *q, 
     s->choice[s->n_choices] = (struct mpp_stages_choice){
         q->range, x->mesh, x->recompute, q->shape,
         mpp_arena_memdup(s->arena, p->choice, sizeof *p->choice * (size_t)fold->solver.n_nodes),
-        s->schedule.micro_batches * p->t_ps + p->once_ps};
+        s->schedule.micro_batches * p->t_ps + p->once_ps,
+        {mpp_fold_stage_time(fold, p->choice, s->schedule.micro_batches), mpp_stages_place_of(s, q->range)->mesh[x->mesh].mesh,
+         x->recompute}};
     return s->n_choices++;
 }
 

@@ -64,6 +64,7 @@ struct mpp_stages_config {
 /* A choice for a config, with so many layers and micro-batches in flight. */
 struct mpp_stages_answer {
     int64_t objective, t_ps, once_ps;
+    struct mpp_stage_time time;
     const int32_t *choice;        /* [n_nodes] of the fold, of the present round */
     int n_nodes;
 };
@@ -87,6 +88,7 @@ struct mpp_stages_choice {        /* what an option's id stands for */
     struct mpp_stages_shape shape;
     const int32_t *folded;        /* the decision itself, in the fold of the shape */
     int64_t objective;
+    struct mpp_stages_facts facts;
 };
 
 struct mpp_stages {

@@ -205,5 +205,6 @@ struct mpp_stages_answer mpp_stages_answer_of(const struct mpp_stages *s, const 
     struct mpp_stages_answer a = {.choice = choice, .n_nodes = x->fold.solver.n_nodes};
     a.objective = mpp_solver_evaluate(&x->fold.solver, choice, NULL, NULL);
     mpp_fold_times(&x->fold, choice, s->schedule.micro_batches, &a.t_ps, &a.once_ps);
+    a.time = mpp_fold_stage_time(&x->fold, choice, s->schedule.micro_batches);
     return a;
 }

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "ir/op.h"
+#include "planner/finalists.h"
 #include "planner/pins.h"
 #include "planner/search.h"
 #include "planner/seeds.h"
@@ -19,7 +20,8 @@
 static const double SLACK = 0.97;
 enum { MOST_PROGRAMS = 1000, WITHIN_COUNTS = 6 }; /* integer programs solved (within memory: as so many); then the best so far is taken */
 enum { EARLY_PASSES = 3, EARLY_BUDGET = 6, LATE_BUDGET = 40 }; /* programs within memory of one round */
-enum { EXACT_DEVICES = 8, EXACT_LAYERS = 8, EXACT_GROUPS = 40000 }; /* all programs are solved */
+enum { EXACT_DEVICES = 8, EXACT_LAYERS = 8, EXACT_GROUPS = 40000, FINALISTS_WITHIN = 10 }; /* all programs are solved; finalists
+                                   * take a tenth longer than the best at most */
 enum { SMALL_DEVICES = 16, MAX_ROUNDS = 16384, MAX_LAYERS = 1024, MAX_SIZES = 1024 };
 
 struct round {
@@ -46,8 +48,8 @@ struct twolevel {
     int n_sizes, sizes[MAX_SIZES], n_counts, counts[MAX_SIZES + 1]; /* of devices per stage, and of stages; ends with 0 */
     int n_rounds;
     struct round round[MAX_ROUNDS];
-    struct mpp_pipeline_answer best;
-    struct level best_level;      /* whose numbers the best plan's options have */
+    struct mpp_finalists *finalists;
+    struct mpp_pipeline_answer best; /* by the formula: something to beat */
     struct round best_round;
     int64_t bound;
     double deadline_s;
@@ -198,6 +200,18 @@ static bool interrupted(const struct twolevel *w)
     return (w->options->interrupt && *w->options->interrupt) || (w->options->time_limit_s > 0 && now_s() > w->deadline_s);
 }
 
+/* A plan of LEVEL; the best by the formula so far, if it is. */
+static void note(struct twolevel *w, const struct level *level, const struct round *r, const struct mpp_pipeline_answer *a)
+{
+    if (a->n_stages == 0)
+        return;
+    mpp_finalists_add(w->finalists, &(struct mpp_finalist){level->layering, level->stages, r->schedule, r->equal, *a, 0});
+    if (a->time_ps >= w->best.time_ps)
+        return;
+    w->best = *a;
+    w->best_round = *r;
+}
+
 static enum mpp_status solve_round(struct twolevel *w, struct round *r, bool early)
 {
     struct mpp_pipeline_answer a = {0};
@@ -210,14 +224,9 @@ static enum mpp_status solve_round(struct twolevel *w, struct round *r, bool ear
     r->bound = a.bound_ps > r->bound ? a.bound_ps : r->bound;
     if (r->done)
         w->bound = a.bound_ps < w->bound ? a.bound_ps : w->bound;
-    if (a.n_stages > 0 && a.time_ps < w->best.time_ps) {
-        w->best = a;
-        w->best_level = *level_of(w, &r->schedule);
-        w->best_round = *r;
-        say(w, r, "a plan of", a.time_ps);
-    } else {
-        say(w, r, "no better than", w->best.time_ps);
-    }
+    say(w, r, a.n_stages > 0 && a.time_ps < w->best.time_ps ? "a plan of" : "no better than",
+        a.n_stages > 0 && a.time_ps < w->best.time_ps ? a.time_ps : w->best.time_ps);
+    note(w, level_of(w, &r->schedule), r, &a);
     return st;
 }
 
@@ -283,9 +292,8 @@ static void find_seed(struct twolevel *w)
     mpp_seeds_find(seeds, INT64_MAX, &seed);
     if (seed.answer.n_stages == 0)
         return;
-    w->best = seed.answer;
-    w->best_level = (struct level){w->merged.layering, seed.stages};
-    w->best_round = (struct round){.schedule = seed.schedule, .equal = true, .counts = {seed.schedule.stages}};
+    struct round r = {.schedule = seed.schedule, .equal = true, .counts = {seed.schedule.stages}};
+    note(w, &(struct level){w->merged.layering, seed.stages}, &r, &seed.answer);
     say(w, &w->best_round, "a seed of", w->best.time_ps);
 }
 
@@ -332,17 +340,15 @@ static enum mpp_status solve_round_exactly(struct twolevel *w, struct round *r, 
 {
     struct mpp_pipeline_answer a;
     struct mpp_stages *stages = level_of(w, &r->schedule)->stages;
-    struct mpp_pipeline_problem p = round_problem(w, r, w->best.time_ps);
+    int64_t upper = w->best.time_ps == INT64_MAX ? INT64_MAX : w->best.time_ps + w->best.time_ps / FINALISTS_WITHIN;
+    struct mpp_pipeline_problem p = round_problem(w, r, upper);
     p.options = mpp_stages_exact_options;
     p.alike = mpp_stages_exact_alike;
-    mpp_stages_set(stages, &r->schedule, r->equal, w->best.time_ps, INT_MAX);
+    mpp_stages_set(stages, &r->schedule, r->equal, upper, INT_MAX);
     enum mpp_status st = mpp_pipeline_solve(w->arena, &p, &a);
-    if (a.n_stages > 0 && a.time_ps < w->best.time_ps) {
-        w->best = a;
-        w->best_level = *level_of(w, &r->schedule);
-        w->best_round = *r;
+    if (a.n_stages > 0 && a.time_ps < w->best.time_ps)
         say(w, r, "a plan of", a.time_ps);
-    }
+    note(w, level_of(w, &r->schedule), r, &a);
     *out_all = *out_all && !mpp_stages_gave_up(stages);
     return st;
 }
@@ -385,26 +391,26 @@ static int64_t least_bytes(const struct twolevel *w)
 
 static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
 {
-    const struct level *level = &w->best_level;
+    const struct mpp_finalist *best = mpp_finalists_best(w->finalists);
     struct mpp_plan *plan = mpp_arena_array(w->arena, 1, struct mpp_plan);
-    int n = w->best.n_stages;
+    int n = best->answer.n_stages;
     struct mpp_stage *stages = mpp_arena_array(w->arena, n, struct mpp_stage);
-    mpp_stages_set(level->stages, &w->best_round.schedule, w->best_round.equal, INT64_MAX, INT_MAX);
+    mpp_stages_set(best->stages, &best->schedule, best->equal, INT64_MAX, INT_MAX);
     for (int i = 0; i < n; i++) {
-        enum mpp_status st = mpp_stages_decide(level->stages, &w->best.stage[i], &stages[i]);
+        enum mpp_status st = mpp_stages_decide(best->stages, &best->answer.stage[i], &stages[i]);
         if (st == MPP_LIMIT)
             mpp_diag_error(w->diag, (struct mpp_loc){0}, "internal: stage %d of the best plan cannot be rebuilt", i);
         MPP_TRY(st);
         mpp_stage_name_axes(stages[i].graph, &stages[i]);
     }
-    int64_t time = w->best.time_ps, bound = w->bound < time ? w->bound : time;
+    int64_t time = best->answer.time_ps, bound = w->bound < time ? w->bound : time;
     *plan = (struct mpp_plan){
-        .version = MPP_PLAN_VERSION, .batch = w->graph->global_batch, .micro_batches = w->best_round.schedule.micro_batches,
-        .schedule = n == 1 ? "accumulate" : mpp_schedule_name(w->best_round.schedule.kind),
-        .pipeline = w->best_round.schedule, .layering = level->layering, .n_stages = n, .stages = stages,
+        .version = MPP_PLAN_VERSION, .batch = w->graph->global_batch, .micro_batches = best->schedule.micro_batches,
+        .schedule = n == 1 ? "accumulate" : mpp_schedule_name(best->schedule.kind),
+        .pipeline = best->schedule, .layering = best->layering, .n_stages = n, .stages = stages,
         .solver = stages[0].solver, .objective_ps = time, .bound_ps = bound,
         .pins = mpp_pins_text(w->arena, &w->options->pins)};
-    plan->pipeline.stages = n;
+    plan->n_others = mpp_finalists_others(w->finalists, w->arena, &plan->others);
     plan->gap = time > 0 ? (double)(time - bound) / (double)time : 0;
     *out = plan;
     return MPP_OK;
@@ -421,6 +427,7 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     struct twolevel *w = mpp_arena_array(arena, 1, struct twolevel);
     *w = (struct twolevel){.arena = arena, .diag = diag, .graph = graph, .cluster = cluster, .options = options,
                            .deadline_s = now_s() + options->time_limit_s};
+    w->finalists = mpp_finalists_new(arena);
     w->plain.layering = layering;
     MPP_TRY(mpp_span_extract(arena, diag, graph, layering, 0, layering->n_layers - 1, MPP_RECOMPUTE_NONE, &w->whole));
     w->merged.layering = mpp_layering_merge_ends(arena, graph, layering);
