@@ -27,12 +27,17 @@ struct mpp_finalists;
 struct mpp_finalists *mpp_finalists_new(struct mpp_arena *arena);
 void mpp_finalists_add(struct mpp_finalists *f, const struct mpp_finalist *x);
 
+/* Look at every plan of PROBLEM whose time by the formula is below its upper bound and that may take less, simulated, than
+ * the best so far; add those that do. PROBLEM's options that are sure, for one number of stages (its list's first), on any
+ * devices: as many as a small model has. LIKE: the rest of what they are. */
+void mpp_finalists_look_around(struct mpp_finalists *f, const struct mpp_pipeline_problem *problem, const struct mpp_finalist *like);
+
 /* The least simulated time, of equals the least by the formula, then the first; NULL: there is none. Valid until the next
  * is added. */
 const struct mpp_finalist *mpp_finalists_best(const struct mpp_finalists *f);
 
-/* What else was close, by simulated time, at most 8, each unlike the best and the others: *OUT in ARENA; how many. Their
- * times are those of the formula, as plan->objective_ps. */
+/* What else was close, by simulated time, at most 8, each unlike the best and the others, the best by the formula among
+ * them: *OUT in ARENA; how many. Their times are those of the formula, as plan->objective_ps. */
 int mpp_finalists_others(const struct mpp_finalists *f, struct mpp_arena *arena, struct mpp_runner_up **out);
 
 #endif

@@ -18,6 +18,7 @@
 
 /* Smaller kernels are now and then a little faster than their share of the whole one (tiles, caches). */
 static const double SLACK = 0.97;
+static const double SCALARS = 1.0001; /* what is not counted of a folded program, at most */
 enum { MOST_PROGRAMS = 1000, WITHIN_COUNTS = 6 }; /* integer programs solved (within memory: as so many); then the best so far is taken */
 enum { EARLY_PASSES = 3, EARLY_BUDGET = 6, LATE_BUDGET = 40 }; /* programs within memory of one round */
 enum { EXACT_DEVICES = 8, EXACT_LAYERS = 8, EXACT_GROUPS = 40000, FINALISTS_WITHIN = 10 }; /* all programs are solved; finalists
@@ -335,12 +336,13 @@ static bool small(const struct twolevel *w)
            && k * n * (n + 1) / 2 * w->cluster->n_devices * w->whole->n_groups <= EXACT_GROUPS;
 }
 
-/* R again, with every program of its stages solved as it is. */
-static enum mpp_status solve_round_exactly(struct twolevel *w, struct round *r, bool *out_all)
+/* R again, with every program of its stages solved as it is. UPPER_PS: a plan takes about that. */
+static enum mpp_status solve_round_exactly(struct twolevel *w, struct round *r, int64_t upper_ps, bool *out_all)
 {
     struct mpp_pipeline_answer a;
     struct mpp_stages *stages = level_of(w, &r->schedule)->stages;
-    int64_t upper = w->best.time_ps == INT64_MAX ? INT64_MAX : w->best.time_ps + w->best.time_ps / FINALISTS_WITHIN;
+    int64_t least = w->best.time_ps < upper_ps ? w->best.time_ps : upper_ps;
+    int64_t upper = least == INT64_MAX ? INT64_MAX : least + least / FINALISTS_WITHIN;
     struct mpp_pipeline_problem p = round_problem(w, r, upper);
     p.options = mpp_stages_exact_options;
     p.alike = mpp_stages_exact_alike;
@@ -349,15 +351,16 @@ static enum mpp_status solve_round_exactly(struct twolevel *w, struct round *r, 
     if (a.n_stages > 0 && a.time_ps < w->best.time_ps)
         say(w, r, "a plan of", a.time_ps);
     note(w, level_of(w, &r->schedule), r, &a);
+    if (st == MPP_OK && r->schedule.stages > 1 && w->best.n_stages > 0)
+        mpp_finalists_look_around(w->finalists, &p, &(struct mpp_finalist){
+            level_of(w, &r->schedule)->layering, stages, r->schedule, r->equal, {0}, 0});
     *out_all = *out_all && !mpp_stages_gave_up(stages);
     return st;
 }
 
-/* All rounds again, those of one number of micro-batches after each other. What was found so far is something to beat; what
- * is found is the best there is. */
-static enum mpp_status solve_exactly(struct twolevel *w)
+/* All rounds again, those of one number of micro-batches after each other. */
+static enum mpp_status solve_all_exactly(struct twolevel *w, int64_t upper_ps, bool *out_all)
 {
-    bool all = true;
     for (int i = 0; i < w->n_rounds; i++)
         w->round[i].done = false;
     for (int i = 0; i < w->n_rounds; i++)
@@ -367,17 +370,32 @@ static enum mpp_status solve_exactly(struct twolevel *w)
             if (r->done || a->micro_batches != b->micro_batches || a->chunks != b->chunks)
                 continue;
             r->done = true;
-            w->stopped = w->stopped || interrupted(w);
-            if (w->stopped)
-                return MPP_OK;
-            enum mpp_status st = solve_round_exactly(w, r, &all);
-            w->stopped = st == MPP_LIMIT;
-            if (st != MPP_OK && st != MPP_LIMIT)
+            enum mpp_status st = interrupted(w) ? MPP_LIMIT : solve_round_exactly(w, r, upper_ps, out_all);
+            if (st != MPP_OK)
                 return st;
         }
-    if (all && !w->stopped)
-        w->bound = w->best.time_ps;
     return MPP_OK;
+}
+
+/* What folded programs gave, exact but for sums of scalars, is a bound, and the answer if this is stopped or gives up. */
+static enum mpp_status solve_exactly(struct twolevel *w)
+{
+    struct mpp_pipeline_answer before = w->best;
+    struct round before_round = w->best_round;
+    struct mpp_finalists *finalists = w->finalists;
+    bool all = true;
+    w->best = (struct mpp_pipeline_answer){.time_ps = INT64_MAX};
+    w->finalists = mpp_finalists_new(w->arena);
+    enum mpp_status st = solve_all_exactly(w, before.time_ps, &all);
+    w->stopped = st == MPP_LIMIT;
+    if (w->stopped || w->best.n_stages == 0 || (!all && (double)before.time_ps * SCALARS < (double)w->best.time_ps)) {
+        w->best = before;
+        w->best_round = before_round;
+        w->finalists = finalists;
+    } else if (all || w->bound > w->best.time_ps) {
+        w->bound = w->best.time_ps;
+    }
+    return w->stopped ? MPP_OK : st;
 }
 
 /* Of what came nearest to fitting; 0: nothing was too large. */
