@@ -283,6 +283,11 @@ static struct round *next_round(struct twolevel *w, int pass)
     return next;
 }
 
+static bool interrupted_any(const void *w)
+{
+    return interrupted(w);
+}
+
 /* Plans that people would think of: what the best of them takes saves much work. */
 static void find_seed(struct twolevel *w)
 {
@@ -290,7 +295,7 @@ static void find_seed(struct twolevel *w)
     struct mpp_seed seed;
     for (int i = 0; i < w->n_rounds; i++)
         mpp_seeds_add(seeds, &w->round[i].schedule, w->round[i].bound);
-    mpp_seeds_find(seeds, INT64_MAX, &seed);
+    mpp_seeds_find(seeds, INT64_MAX, interrupted_any, w, &seed);
     if (seed.answer.n_stages == 0)
         return;
     struct round r = {.schedule = seed.schedule, .equal = true, .counts = {seed.schedule.stages}};
