@@ -5,6 +5,7 @@
  * bounds, until none is below the best plan. Where that takes little, the best plan of one stage is searched for first, without
  * folding its layers (search.c). Devices of large clusters are divided evenly among the stages, up to SMALL
  * devices in any way. */
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <string.h>
@@ -338,6 +339,7 @@ static bool dumps(const struct mpp_plan_options *o)
 static enum mpp_status look_alone(struct twolevel *w)
 {
     struct mpp_arena *scratch = mpp_arena_scratch(w->arena);
+    struct mpp_diag *silent = mpp_diag_in(scratch, NULL);
     struct mpp_plan_options options = *w->options;
     w->best.time_ps = w->bound = INT64_MAX;
     if (!one_stage_allowed(&options.pins) || (w->whole->n_groups > SMALL_GROUPS && !dumps(&options)) || options.quick)
@@ -347,7 +349,7 @@ static enum mpp_status look_alone(struct twolevel *w)
     enum mpp_status st = MPP_OK;
     int64_t over = 1;
     for (int attempt = 0; st == MPP_OK && over > 0 && attempt < MAX_ATTEMPTS; attempt++) {
-        st = mpp_plan_search(w->arena, mpp_diag_in(scratch, NULL), w->whole, w->cluster, &options, &w->alone);
+        st = mpp_plan_search(w->arena, silent, w->whole, w->cluster, &options, &w->alone);
         over = 0;
         if (st == MPP_OK && options.room) {
             w->alone->stages[0].graph = w->whole;
@@ -360,9 +362,11 @@ static enum mpp_status look_alone(struct twolevel *w)
     if (over > 0)
         w->alone = NULL;
 done:
+    if (st == MPP_IO && options.dump_ilp_dir)
+        mpp_diag_error(w->diag, (struct mpp_loc){0}, "cannot write the integer program to %s", options.dump_ilp_dir);
+    else if (st == MPP_IO)
+        mpp_diag_error(w->diag, (struct mpp_loc){w->options->export_iopddl_dir, 0}, "cannot write a stage problem there: %s", strerror(errno));
     mpp_arena_free(scratch);
-    if (st == MPP_IO)             /* a dump: errno tells */
-        mpp_diag_error(w->diag, (struct mpp_loc){0}, "cannot write the integer programs");
     if (st == MPP_IO || !w->alone)
         return st == MPP_IO ? st : MPP_OK;
     w->bound = w->alone->bound_ps;
