@@ -145,20 +145,27 @@ static enum mpp_status no_room(struct mpp_arena *arena, struct mpp_diag *diag, c
     return MPP_INFEASIBLE;
 }
 
-/* Search for a plan of G, which is grouped as one stage. */
-static enum mpp_status search_plan(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *g,
-                                   const struct mpp_cluster *cluster, const struct mpp_plan_options *options, struct mpp_plan **out)
+/* The planner's question: what does a stage take once its memory is laid out? */
+struct layout {
+    struct mpp_arena *arena;
+    struct mpp_diag *diag;
+    int64_t usable;
+    const struct mpp_plan *plan;  /* whose transfers these are */
+    struct mpp_transfers *transfers;
+};
+
+static enum mpp_status lay_out(void *context, const struct mpp_plan *plan, int stage, int64_t *out_bytes)
 {
-    struct mpp_layering *layering;
-    struct mpp_graph *whole;
-    const struct mpp_pins *p = &options->pins;
-    if (p->pp > 1 || p->interleave > 1 || p->recompute > 0 || p->schedule >= 0)
-        return mpp_plan_pipeline(arena, diag, g, cluster, options, out);
-    MPP_TRY(mpp_layering_make(arena, diag, g, 0, &layering));
-    MPP_TRY(mpp_span_extract(arena, diag, g, layering, 0, layering->n_layers - 1, MPP_RECOMPUTE_NONE, &whole));
-    MPP_TRY(mpp_plan_search(arena, diag, whole, cluster, options, out));
-    (*out)->stages[0].graph = whole;
-    return MPP_OK;
+    struct layout *l = context;
+    if (l->plan != plan)
+        MPP_TRY(mpp_transfers_plan(l->arena, l->diag, plan, &l->transfers));
+    l->plan = plan;
+    struct mpp_arena *scratch = mpp_arena_scratch(l->arena);
+    struct mpp_lprog *prog;
+    enum mpp_status st = mpp_lower(scratch, plan->stages[stage].graph, plan, stage, l->transfers, l->usable, &prog);
+    *out_bytes = st == MPP_OK ? prog->arena_bytes : 0;
+    mpp_arena_free(scratch);
+    return st;
 }
 
 /* A plan whose arena, once laid out, exceeds the device is planned again with less room. */
@@ -168,13 +175,16 @@ static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *
 {
     int64_t usable = mpp_device_usable_bytes(&cluster->device), over = 0;
     int64_t bound_ps = INT64_MAX;     /* of the search in all the room there is: less room proves nothing more */
+    struct layout layout = {arena, diag, usable, NULL, NULL};
     options.capacity_bytes = usable;
+    options.room = lay_out;
+    options.room_context = &layout;
     for (int attempt = 0; attempt < MAX_REPLANS; attempt++) {
         double start = now_s();
         if (o->from_plan)
             MPP_TRY(mpp_plan_read_json(arena, diag, g, cluster, o->from_plan, out_plan));
         else
-            MPP_TRY(search_plan(arena, diag, g, cluster, &options, out_plan));
+            MPP_TRY(mpp_plan_pipeline(arena, diag, g, cluster, &options, out_plan));
         options.export_iopddl_dir = NULL; /* the problems are those within all the room there is */
         bound_ps = attempt == 0 ? (*out_plan)->bound_ps : bound_ps;
         (*out_plan)->bound_ps = (*out_plan)->bound_ps < bound_ps ? (*out_plan)->bound_ps : bound_ps;
@@ -190,6 +200,39 @@ static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *
         options.capacity_bytes -= over + usable / 256;
     }
     return no_room(arena, diag, o, cluster, *out_plan, over);
+}
+
+/* ---- plans that a trainer can be written for ---- */
+
+/* Code for interleaved schedules comes with a later release. */
+static bool trainer_can_run(const struct mpp_plan *plan)
+{
+    return mpp_pipeline_chunks(plan) == plan->pipeline.chunks;
+}
+
+/* The best plan that a trainer can be written for instead of *PLAN; the same if there is none. */
+static enum mpp_status plan_to_run(struct mpp_arena *arena, const struct mpp_options *o, struct mpp_plan_options options,
+                                   struct mpp_graph *g, const struct mpp_cluster *cluster, struct stats *stats,
+                                   struct mpp_plan **plan, struct lowered *lowered)
+{
+    struct mpp_plan *other, *best = *plan;
+    struct lowered its;
+    options.pins.interleave = 1;
+    options.quiet = true;
+    enum mpp_status st = plan_and_lower(arena, mpp_diag_in(arena, NULL), o, options, g, cluster, stats, &other, &its);
+    if (st != MPP_OK)
+        return st == MPP_INFEASIBLE || st == MPP_LIMIT ? MPP_OK : st;
+    double percent = 100 * (other->predicted.step_s / best->predicted.step_s - 1);
+    other->pins = best->pins;
+    other->bound_ps = best->bound_ps < other->bound_ps ? best->bound_ps : other->bound_ps;
+    other->gap = (double)(other->objective_ps - other->bound_ps) / (double)(other->objective_ps > 0 ? other->objective_ps : 1);
+    other->better = mpp_arena_printf(arena, "a plan of %d stages, each of %d chunks in turns, would be %.3g %% faster (--predict shows it); "
+                                     "trainers for interleaved schedules come with a later release",
+                                     best->n_stages, best->pipeline.chunks, percent);
+    fprintf(stderr, "mpplan: %s\n", other->better);
+    *plan = other;
+    *lowered = its;
+    return MPP_OK;
 }
 
 /* ---- the least number of devices ---- */
@@ -211,7 +254,7 @@ static bool fits_on(const struct search_for *s, int n)
     struct mpp_plan *plan;
     struct lowered lowered;
     struct mpp_plan_options options = s->options;
-    options.quiet = true;
+    options.quiet = options.quick = true;
     options.dump_ilp_dir = options.export_iopddl_dir = NULL;
     bool fits = mpp_cluster_resize(s->cluster, n, &resized)
                 && plan_and_lower(scratch, silent, s->o, options, s->g, &resized, &stats, &plan, &lowered) == MPP_OK;
@@ -269,7 +312,7 @@ static enum mpp_status write_directory(struct mpp_arena *arena, struct mpp_diag 
     const char *tmp = mpp_outdir_path(o);
     enum mpp_status st;
     const struct mpp_lprog *prog = plan->n_stages == 1 ? lowered->progs[0] : NULL;
-    if (mpp_pipeline_chunks(plan) == plan->pipeline.chunks)
+    if (trainer_can_run(plan))
         MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, lowered->transfers, lowered->progs, tmp));
     MPP_TRY_GOTO(st, fail, mpp_plan_write_json(diag, g, cluster, plan, mpp_arena_printf(arena, "%s/plan.json", tmp)));
     MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_report_graph, mpp_arena_printf(arena, "%s/graph.ir", tmp)));
@@ -414,6 +457,9 @@ static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_c
         st = MPP_INVALID;
     if (st == MPP_OK)
         st = plan_and_lower(job->arena, job->diag, o, options, g, cluster, stats, out_plan, out_lowered);
+    if (st == MPP_OK && o->out && !o->from_plan && !trainer_can_run(*out_plan) && options.pins.interleave == 0
+        && options.pins.schedule != MPP_SCHEDULE_INTERLEAVED)
+        st = plan_to_run(job->arena, o, options, g, cluster, stats, out_plan, out_lowered);
     may_settle = false;
     progress_end(&progress, options.progress);
     if (st == MPP_OK && least && !o->json)
@@ -429,7 +475,7 @@ static enum mpp_status print(struct job *job, const struct mpp_graph *g, const s
     if (o->json)
         return mpp_plan_predict_json(job->diag, g, cluster, plan, stdout);
     MPP_TRY((o->predict ? mpp_report_predict : mpp_report_write)(job->diag, g, cluster, plan, prog, stdout));
-    if (o->out && mpp_pipeline_chunks(plan) != plan->pipeline.chunks)
+    if (o->out && !trainer_can_run(plan))
         fprintf(stderr, "mpplan: %s holds plan.json and reports but no trainer: code for interleaved schedules comes with a later "
                 "release\n", o->out);
     return MPP_OK;

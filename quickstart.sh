@@ -26,4 +26,4 @@ echo
 echo "== train: $text, as bytes =="
 "$out/trainer" --data "text:$text" --steps "${STEPS:-300}" --seed 1 --metrics "$out/metrics.jsonl" --save "$out/checkpoint"
 echo
-echo "Done. Read $out/report.txt to see what was planned and why, $out/stage0.c for the generated code."
+echo "Done. Open $out/report.html, or read $out/report.txt, to see what was planned and why, $out/stage0.c for the generated code."

@@ -307,6 +307,61 @@ void mpp_fold_times(const struct mpp_fold *f, const int32_t *choice, int64_t mic
     *out_t_ps = (all - once + micro_batches - 1) / micro_batches;
 }
 
+static bool is_forward(const struct mpp_fold *f, int group)
+{
+    return f->p->graph->groups[group].phase <= MPP_PHASE_FORWARD;
+}
+
+/* What forward is of the COST of NODE under CHOICE; a node may hold forward groups and the backward ones that follow them. */
+static int64_t forward_part(const struct mpp_fold *f, int node, int32_t choice, int64_t cost)
+{
+    const struct mpp_stage_problem *p = f->p;
+    const struct mpp_stage_node *x = &p->node[f->from[node]];
+    double forward = 0, all = 0;
+    int n_forward = 0;
+    for (int i = 0; i < x->n_groups; i++)
+        n_forward += is_forward(f, x->groups[i]);
+    if (n_forward == 0 || n_forward == x->n_groups || cost == 0)
+        return n_forward ? cost : 0;
+    for (int i = 0; i < x->n_groups; i++) {
+        int64_t internal, ps = mpp_price_group_in(p->graph, &p->env, &p->graph->groups[x->groups[i]], x->split[i][choice], &internal);
+        all += (double)(ps + internal);
+        forward += is_forward(f, x->groups[i]) ? (double)(ps + internal) : 0;
+    }
+    return all > 0 ? (int64_t)((double)cost * (forward / all) + 0.5) : cost;
+}
+
+/* The optimiser's kernels, and what brings new values back to where parameters rest. */
+static bool is_update(const struct mpp_fold *f, int node, bool copy)
+{
+    const struct mpp_stage_node *x = &f->p->node[f->from[node]];
+    return copy ? x->kind == MPP_NODE_PARAM
+                : x->kind == MPP_NODE_GROUPS && f->p->graph->groups[x->groups[0]].phase == MPP_PHASE_UPDATE;
+}
+
+struct mpp_stage_time mpp_fold_stage_time(const struct mpp_fold *f, const int32_t *choice, int64_t micro_batches)
+{
+    struct mpp_stage_time time = {0};
+    int64_t t, forward = 0;
+    mpp_fold_times(f, choice, micro_batches, &t, &time.once_ps);
+    for (int i = 0; i < f->solver.n_nodes; i++) {
+        int64_t c = f->solver.nodes[i].cost[choice[i]];
+        forward += f->node_once[i] ? 0 : forward_part(f, i, choice[i], c);
+        time.update_ps += is_update(f, i, false) ? c : 0;
+    }
+    for (int i = 0; i < f->solver.n_values; i++) {
+        const struct mpp_solver_value *v = &f->solver.values[i];
+        int64_t c = mpp_fold_copies(f, i, choice);
+        forward += !f->value_once[i] && is_forward(f, v->copy_first) ? c : 0;
+        time.update_ps += is_update(f, v->consumers[0], true) ? c : 0;
+    }
+    time.forward_ps = (forward + micro_batches / 2) / micro_batches;
+    time.backward_ps = t - time.forward_ps;
+    if (f->p->graph->grad_norm < 0)
+        time.update_ps = 0;
+    return time;
+}
+
 /* ---- back to all layers ---- */
 
 /* The nodes of one layer (REPEAT, INDEX) of P in order; -1, -1: those of no repeat. */

@@ -39,6 +39,10 @@ int64_t mpp_fold_copies(const struct mpp_fold *f, int value, const int32_t *choi
 void mpp_fold_times(const struct mpp_fold *f, const int32_t *choice, int64_t micro_batches, int64_t *out_t_ps,
                     int64_t *out_once_ps);
 
+/* The same split into forward, backward (the rest of what mpp_fold_times has per micro-batch), once per step, and of that
+ * what waits for the norm of all gradients, as a plan's stage has them. */
+struct mpp_stage_time mpp_fold_stage_time(const struct mpp_fold *f, const int32_t *choice, int64_t micro_batches);
+
 /* What CHOICE of F decides in REAL, the program of the whole span, into OUT_CHOICE [real->solver.n_nodes]: layer by
  * layer, the interior ones alike. False where REAL does not have these choices. */
 bool mpp_fold_expand(const struct mpp_fold *f, const struct mpp_fold_run *run, const int32_t *choice,

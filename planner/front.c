@@ -4,6 +4,7 @@
 
 /* Weights stay below, so that weighted costs do not overflow; and how much more t may weigh than in any plan. */
 enum { MOST_WEIGHT = 1 << 16, LEXICOGRAPHIC = 1 << 12 };
+static const int64_t WORK = 20000000; /* for one program */
 
 struct finder {
     struct mpp_arena *arena;      /* of the points */
@@ -42,14 +43,14 @@ static struct mpp_solver_problem weigh(struct mpp_arena *arena, const struct mpp
 }
 
 /* The least choice of P below UPPER (0: any) as a point; false: there is none. */
-static bool solve(struct finder *f, const struct mpp_solver_problem *p, int64_t upper, struct mpp_front_point *out,
-                  int64_t *out_least)
+static bool solve(struct finder *f, const struct mpp_solver_problem *p, int64_t upper, struct mpp_front_point *out)
 {
     struct mpp_solver_settings set = mpp_solver_defaults();
     struct mpp_solver_info info;
     struct mpp_solver *solver;
     int32_t *choice = mpp_arena_array(f->arena, p->n_nodes, int32_t);
     set.interrupt = f->interrupt;
+    set.work_limit = WORK;
     set.upper_bound = upper;
     f->out->solved++;
     if (mpp_solver_setup(p, &set, &solver) != MPP_OK) {
@@ -65,7 +66,6 @@ static bool solve(struct finder *f, const struct mpp_solver_problem *p, int64_t 
         return false;
     out->choice = choice;
     mpp_fold_times(f->fold, choice, f->micro_batches, &out->t_ps, &out->once_ps);
-    *out_least = info.objective;
     return true;
 }
 
@@ -95,12 +95,12 @@ static int64_t value_of(const struct finder *f, struct mpp_front_point x, int64_
 }
 
 /* The least point under weights of B t and once, into the front; false: no news. */
-static bool find_least(struct finder *f, int64_t t, int64_t once, int64_t upper, int64_t *out_least)
+static bool find_least(struct finder *f, int64_t t, int64_t once, int64_t upper)
 {
     struct mpp_arena *scratch = mpp_arena_scratch(f->arena);
     struct mpp_solver_problem p = weigh(scratch, f->fold, t, once);
     struct mpp_front_point x;
-    bool found = solve(f, &p, upper, &x, out_least) && add_point(f, x);
+    bool found = solve(f, &p, upper, &x) && add_point(f, x);
     mpp_arena_free(scratch);
     return found;
 }
@@ -108,13 +108,13 @@ static bool find_least(struct finder *f, int64_t t, int64_t once, int64_t upper,
 /* All least points between A and B, under weights at which both are equal. */
 static void find_between(struct finder *f, struct mpp_front_point a, struct mpp_front_point b)
 {
-    int64_t t = a.once_ps - b.once_ps, once = f->micro_batches * (b.t_ps - a.t_ps), least;
+    int64_t t = a.once_ps - b.once_ps, once = f->micro_batches * (b.t_ps - a.t_ps);
     while (t > MOST_WEIGHT || once > MOST_WEIGHT) {
         t = (t + 1) / 2;
         once = (once + 1) / 2;
     }
     int64_t va = value_of(f, a, t, once), vb = value_of(f, b, t, once);
-    if (!find_least(f, t, once, va < vb ? va : vb, &least))
+    if (!find_least(f, t, once, va < vb ? va : vb))
         return;
     for (int i = 0; i < f->out->n; i++) {
         struct mpp_front_point x = f->out->point[i];
@@ -130,16 +130,15 @@ void mpp_front_find(struct mpp_arena *arena, const struct mpp_fold *fold, int64_
                     volatile int *interrupt, struct mpp_front *out)
 {
     struct finder f = {.arena = arena, .fold = fold, .micro_batches = micro_batches, .interrupt = interrupt, .out = out};
-    int64_t span = micro_batches * chunks, least = 0;
+    int64_t most = micro_batches * chunks < MOST_WEIGHT ? micro_batches * chunks : MOST_WEIGHT;
     *out = (struct mpp_front){0};
-    if (!find_least(&f, 1, 1, upper_ps == INT64_MAX ? 0 : upper_ps, &least)) /* t weighs B times as much */
+    if (!find_least(&f, 1, 1, upper_ps == INT64_MAX ? 0 : upper_ps)) /* t weighs B times as much */
         return;
-    find_least(&f, 1, 0, value_of(&f, out->point[0], 1, 0), &least);
-    out->least_t_ps = out->point[0].t_ps;
-    find_least(&f, LEXICOGRAPHIC, 1, value_of(&f, out->point[0], LEXICOGRAPHIC, 1), &least);
-    if (span > 1)                 /* as much as once, or less */
-        find_least(&f, 1, span < MOST_WEIGHT ? span : MOST_WEIGHT,
-                   value_of(&f, out->point[out->n - 1], 1, span < MOST_WEIGHT ? span : MOST_WEIGHT), &least);
+    find_least(&f, LEXICOGRAPHIC, 1, value_of(&f, out->point[0], LEXICOGRAPHIC, 1));
+    if (fold->solver.capacity_bytes == INT64_MAX) /* a little less t for much more once */
+        find_least(&f, 1, 0, value_of(&f, out->point[0], 1, 0));
+    if (most > 1)                 /* as much as once, or less */
+        find_least(&f, 1, most, value_of(&f, out->point[out->n - 1], 1, most));
     if (out->n < 2)
         return;
     int n = out->n;

@@ -7,7 +7,8 @@
  * In T = sum t + (B - 1) max t + max once (interleaved by V: B max t + (sum t - max t) / V + max once) a stage's t weighs
  * from 1 / V to B times as much as its once, or once does not count at all. Found are the choices that are least under some
  * such weights. Others are of use only between two neighbours of them, above the line between the two, and seldom there:
- * if the longest stage or the most work per step is another stage's, and just so much. Internal to planner/. */
+ * if the longest stage or the most work per step is another stage's, and just so much. Within memory nothing is looked for
+ * that saves B t less than a 4096-th of what it adds to once. Internal to planner/. */
 #ifndef MPP_FRONT_H
 #define MPP_FRONT_H
 
@@ -21,7 +22,6 @@ struct mpp_front_point {
 struct mpp_front {
     int n;                        /* 0: nothing fits, or nothing is below the bound */
     struct mpp_front_point *point; /* t ascending, once descending */
-    int64_t least_t_ps;           /* no choice takes less */
     int64_t solved;               /* programs */
     bool given_up;                /* a program was too hard: there may be more */
 };

@@ -107,6 +107,8 @@ struct mpp_plan {
     struct mpp_solver_info solver; /* of the chosen mesh */
     int64_t objective_ps, bound_ps; /* over all meshes and micro-batch counts searched */
     double gap;
+    const char *stopped;          /* what ended the search, whose best so far this is: "--time-limit"; NULL: it came to its end */
+    const char *better;           /* a sentence about a faster plan that was passed over; NULL: none was */
     const char *pins;             /* what --fix said, normalised; "" */
 };
 
@@ -139,6 +141,12 @@ struct mpp_plan_options {
     const char *export_iopddl_dir; /* files of every stage problem that is met; NULL: none */
     FILE *progress;               /* NULL: silent */
     double time_limit_s;          /* of the search; what it has found by then is the plan. 0: none */
+    /* The bytes that a device of STAGE of PLAN, which is derived, needs once its memory is laid out: packing, workspaces and
+     * padding are not in the programs. Where that is more than capacity the stage is planned again with less room. NULL:
+     * the programs' own figures are enough. CONTEXT is room_context. */
+    enum mpp_status (*room)(void *context, const struct mpp_plan *plan, int stage, int64_t *out_bytes);
+    void *room_context;
+    bool quick;                   /* any plan that fits will do: the first one is taken */
     bool quiet;                   /* nothing fits: MPP_INFEASIBLE without looking for ways out */
     volatile int *interrupt;
 };

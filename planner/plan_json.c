@@ -470,6 +470,8 @@ static enum mpp_status write_all(struct writer *w, struct mpp_diag *diag)
     write_text(w, "pins", p->pins, ",");
     fprintf(f, " \"objective_ps\": %lld,\n \"bound_ps\": %lld,\n", (long long)p->objective_ps, (long long)p->bound_ps);
     write_line(w, " \"gap\"", mpp_json_own(w->arena, json_real(p->gap)), ",");
+    if (p->stopped)
+        write_text(w, "stopped", p->stopped, ",");
     fprintf(f, " \"simulated_ps\": %lld,\n", (long long)p->simulated_ps);
     write_line(w, " \"predicted\"", prediction_json(w->arena, &p->predicted), ",");
     write_line(w, " \"solver\"", solver_json(w->arena, &p->solver), ",");

@@ -108,6 +108,8 @@ static void put_time(struct mpp_arena *arena, json_t *o, const struct mpp_graph 
     put_real(arena, o, "simulated_s", (double)plan->simulated_ps * 1e-12);
     put_real(arena, o, "bound_s", (double)plan->bound_ps * 1e-12);
     put_real(arena, o, "gap", plan->gap);
+    if (plan->stopped)
+        put_text(arena, o, "stopped", plan->stopped);
     put_real(arena, o, "samples_per_s", samples);
     put_real(arena, o, "tokens_per_s", samples * (double)g->tokens_per_sample);
     put_real(arena, o, "flops_per_step", flops);

@@ -342,6 +342,9 @@ enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph,
     }
     if (s.exported != MPP_OK)
         return s.exported;
+    out->stopped = s.limited;
+    if (s.limited)
+        out->bound = 0;           /* what was not looked at is not bounded */
     if (out->found) {
         mpp_graph_set_batch(graph, graph->global_batch / out->micro_batches);
         return MPP_OK;
@@ -414,7 +417,8 @@ enum mpp_status mpp_plan_search(struct mpp_arena *arena, struct mpp_diag *diag, 
     *plan = (struct mpp_plan){
         .version = MPP_PLAN_VERSION, .batch = graph->global_batch, .micro_batches = r.micro_batches,
         .schedule = "accumulate", .n_stages = 1, .stages = stage, .solver = r.info, .objective_ps = r.objective,
-        .bound_ps = r.bound < r.objective ? r.bound : r.objective, .pins = mpp_pins_text(arena, &options->pins)};
+        .bound_ps = r.bound < r.objective ? r.bound : r.objective,
+        .stopped = r.stopped ? "Ctrl-C" : NULL, .pins = mpp_pins_text(arena, &options->pins)};
     plan->gap = plan->objective_ps > 0 ? (double)(plan->objective_ps - plan->bound_ps) / (double)plan->objective_ps : 0;
     *out = plan;
     return MPP_OK;

@@ -8,6 +8,12 @@
 
 #include "planner/stage.h"
 
+enum { MPP_SEARCH_LARGEST = 3 };
+struct mpp_search_large {
+    const char *name;
+    int64_t bytes;
+};
+
 struct mpp_search_result {
     bool found;
     struct mpp_candidate candidate;
@@ -16,9 +22,13 @@ struct mpp_search_result {
     struct mpp_solver_info info;  /* of the chosen mesh */
     int64_t objective, bound;     /* bound: over all that was searched */
     int tried;                    /* problems solved */
+    bool stopped;                 /* by an interrupt */
     /* When nothing fits: of the mesh and micro-batch count that need least. */
     int64_t least_bytes;
     struct mpp_memory at_least;   /* by kind, of a plan that needs little */
+    const char *where;            /* stage, devices, micro-batches; NULL: one stage */
+    int n_largest;
+    struct mpp_search_large largest[MPP_SEARCH_LARGEST]; /* what fills most of it */
     const char *reason;           /* why a candidate was no candidate; NULL: none was ruled out */
 };
 

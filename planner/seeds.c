@@ -252,21 +252,30 @@ static void sort(struct point *p, int n)
     }
 }
 
-static bool interrupted(const struct mpp_seeds *s)
+/* Some plan, soon: micro-batches of one sample per replica take least memory. */
+static void find_any(struct mpp_seeds *s, int n, bool (*stop)(const void *context), const void *context,
+                     struct mpp_pipeline_stage *stage, struct mpp_seed *out)
 {
-    return s->options->interrupt && *s->options->interrupt;
+    const struct mpp_pins *pins = &s->options->pins;
+    bool any = pins->schedule == MPP_SCHEDULE_INTERLEAVED || pins->interleave > 1;
+    for (int i = 0; i < n && out->answer.n_stages == 0 && !stop(context); i++) {
+        const struct point *p = &s->point[i];
+        if ((any || p->schedule.chunks == 1) && p->schedule.micro_batches * s->family[p->family].dp == s->graph->global_batch)
+            price(s, p, 0, stage, out);
+    }
 }
 
-void mpp_seeds_find(struct mpp_seeds *s, int64_t upper_ps, struct mpp_seed *out)
+void mpp_seeds_find(struct mpp_seeds *s, int64_t upper_ps, bool (*stop)(const void *context), const void *context, struct mpp_seed *out)
 {
     struct mpp_pipeline_stage *stage = mpp_arena_array(s->arena, MAX_STAGES, struct mpp_pipeline_stage);
     int n = s->n_points < MOST_LOOKS ? s->n_points : MOST_LOOKS;
     *out = (struct mpp_seed){.answer.time_ps = upper_ps};
-    for (int i = 0; i < n && !interrupted(s); i++)
-        if (s->point[i].bound_ps < upper_ps)
+    find_any(s, n, stop, context, stage, out);
+    for (int i = 0; i < n && !stop(context); i++)
+        if (s->point[i].bound_ps < out->answer.time_ps)
             look(s, &s->point[i], stage);
     sort(s->point, n);
     for (int pass = 0; pass < 2; pass++) /* what fits without a thought makes the others quick to rule out */
-        for (int i = 0; i < n && s->point[i].bound_ps < out->answer.time_ps && !interrupted(s); i++)
+        for (int i = 0; i < n && s->point[i].bound_ps < out->answer.time_ps && !stop(context); i++)
             price(s, &s->point[i], pass == 0 ? 0 : BUDGET, stage, out);
 }

@@ -2,7 +2,7 @@
  *
  *     struct mpp_seeds *s = mpp_seeds_new(arena, diag, graph, whole, layering, cluster, options);
  *     mpp_seeds_add(s, &schedule, bound_ps);                        // for each schedule worth a thought, the least bound first
- *     mpp_seeds_find(s, upper_ps, &seed);                           // the best of them below upper_ps
+ *     mpp_seeds_find(s, upper_ps, stop, context, &seed);            // the best of them below upper_ps
  *
  * The search over stages has many times as many choices, and where memory is short each costs much to try. These few are
  * priced quickly, and what the best of them takes is a bound that saves the search much of its work. Internal to planner/. */
@@ -30,7 +30,8 @@ struct mpp_seeds *mpp_seeds_new(struct mpp_arena *arena, struct mpp_diag *diag, 
 /* All ways to share the devices out under SCHEDULE; no plan of it takes less than BOUND_PS. */
 void mpp_seeds_add(struct mpp_seeds *s, const struct mpp_schedule *schedule, int64_t bound_ps);
 
-/* The best of what was added, below UPPER_PS, into *OUT. Of what is likely to be good: work is limited. */
-void mpp_seeds_find(struct mpp_seeds *s, int64_t upper_ps, struct mpp_seed *out);
+/* The best of what was added, below UPPER_PS, into *OUT: of what is likely to be good, for work is limited; of what was
+ * priced, once STOP(CONTEXT) is true. */
+void mpp_seeds_find(struct mpp_seeds *s, int64_t upper_ps, bool (*stop)(const void *context), const void *context, struct mpp_seed *out);
 
 #endif

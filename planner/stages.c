@@ -26,7 +26,7 @@ static bool ask(struct mpp_stages *s, const struct mpp_pipeline_key *key, struct
     int64_t layers = key->last_layer - key->first_layer + 1;
     if (s->schedule.chunks > 1 && layers * s->cluster->n_devices != (int64_t)s->layering->n_layers * key->n_devices)
         return false;             /* interleaved: the same for all stages */
-    *q = (struct mpp_stages_question){.in_flight = key->in_flight};
+    *q = (struct mpp_stages_question){.in_flight = key->in_flight, .stage = *key};
     q->shape = mpp_stages_represent(s, key->first_layer, key->last_layer);
     for (int k = 0; k < MPP_STAGES_N_PARTS && s->one_run; k++)
         for (int l = key->first_layer; l <= key->last_layer; l++)
@@ -42,7 +42,7 @@ bool mpp_stages_ask_whole(struct mpp_stages *s, const struct mpp_pipeline_key *k
     int64_t layers = key->last_layer - key->first_layer + 1;
     if (s->schedule.chunks > 1 && layers * s->cluster->n_devices != (int64_t)s->layering->n_layers * key->n_devices)
         return false;
-    *q = (struct mpp_stages_question){.in_flight = key->in_flight};
+    *q = (struct mpp_stages_question){.in_flight = key->in_flight, .stage = *key};
     q->shape = (struct mpp_stages_shape){.first = key->first_layer, .last = key->last_layer, .cut_last = -1, .run = {.repeat = -1}};
     q->range = mpp_stages_find_range(s, key->n_devices, key->first_device);
     return mpp_stages_place_of(s, q->range)->n_meshes > 0;
@@ -82,7 +82,8 @@ static void keep(const struct mpp_stages *s, struct found *f, const struct mpp_s
         return;
     f->any = true;
     f->answer = a;
-    f->choice = (struct mpp_stages_choice){q->range, mesh, r, q->shape, NULL, a.objective};
+    f->choice = (struct mpp_stages_choice){q->range, mesh, r, q->shape, NULL, a.objective, x->free_fits ? a.objective : x->least,
+                                           {a.time, mpp_stages_place_of(s, q->range)->mesh[mesh].mesh, r}};
 }
 
 /* The free optimum of Q on MESH with as little recomputation as it fits with. */
@@ -95,7 +96,7 @@ static void try_mesh(struct mpp_stages *s, const struct mpp_stages_question *q, 
         struct mpp_stages_config *config = mpp_stages_find_config(s, mpp_stages_find_span(s, q->shape, (enum mpp_recompute)r), q->range, mesh);
         if (!config->ok)
             continue;
-        struct mpp_stages_case x = {.config = config, .layers = q->shape.run.layers, .in_flight = q->in_flight};
+        struct mpp_stages_case x = {.config = config, .stage = q->stage, .recompute = (enum mpp_recompute)r, .layers = q->shape.run.layers, .in_flight = q->in_flight};
         mpp_stages_look(s, &x, &q->shape.run, q->range, scratch);
         if (!x.ok)
             continue;
@@ -119,8 +120,11 @@ static void try_tight(struct mpp_stages *s, const struct mpp_stages_question *q,
                 t = &f->tight[i];
         if (!t || t->x.least >= f->answer.objective)
             return;
-        keep(s, f, q, t->mesh, t->recompute, &t->x, mpp_stages_solve_tight(s, &t->x, f->answer.objective));
+        const int32_t *choice = mpp_stages_solve_tight(s, &t->x, f->answer.objective);
+        keep(s, f, q, t->mesh, t->recompute, &t->x, choice);
         t->done = true;
+        if (f->choice.mesh == t->mesh && f->choice.recompute == t->recompute)
+            f->choice.bound = t->x.least;
     }
 }
 
@@ -211,6 +215,9 @@ void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, b
     s->even = even;
     s->budget = budget;
     s->gave_up = false;
+    s->unproven_ps = INT64_MAX;
+    s->share = 1;
+    s->others_ps = 0;
     s->upper = upper_ps;
     bool same = s->round && s->schedule.micro_batches == schedule->micro_batches && s->schedule.chunks == schedule->chunks;
     s->schedule = *schedule;
@@ -238,7 +245,7 @@ static bool solve_whole(struct mpp_stages *s, const struct mpp_stage_problem *re
     if (!mpp_fold_make(arena, real, &none, in_flight, &fold))
         return false;
     return (mpp_stages_solve_free(s, fold.solver, out_choice, &info) >= 0 && info.peak_bytes <= s->capacity)
-           || mpp_stages_solve_within(s, &fold.solver, INT64_MAX, out_choice, &info);
+           || mpp_stages_solve_within(s, &fold.solver, INT64_MAX, out_choice, &info) == MPP_OK;
 }
 
 enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipeline_stage *stage, struct mpp_stage *out)
@@ -277,14 +284,41 @@ enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipelin
         out->resting[t] = mpp_sharding_whole();
     mpp_stage_decide(real, decided, out);
     out->solver = (struct mpp_solver_info){
-        .status = MPP_SOLVER_OPTIMAL, .bound = choice->objective, .nodes_full = real->solver.n_nodes,
+        .bound = choice->bound, .nodes_full = real->solver.n_nodes,
         .values_full = real->solver.n_values, .nodes_reduced = fold.solver.n_nodes, .values_reduced = fold.solver.n_values,
         .glpk_status = "not needed"};
     out->solver.objective = mpp_solver_evaluate(&real->solver, decided, &out->solver.peak_bytes, &out->solver.peak_time);
+    mpp_stages_close(&out->solver);
     st = MPP_OK;
 done:
     mpp_arena_free(scratch);
     return st;
+}
+
+const struct mpp_stages_facts *mpp_stages_facts(const struct mpp_stages *s, int id)
+{
+    return &s->choice[id].facts;
+}
+
+void mpp_stages_set_capacity(struct mpp_stages *s, int64_t capacity_bytes)
+{
+    s->shrunk = s->shrunk || capacity_bytes < s->capacity;
+    s->capacity = capacity_bytes;
+}
+
+bool mpp_stages_shrink(struct mpp_stages *s, struct mpp_pipeline_stage *stage, int64_t capacity_bytes)
+{
+    const struct mpp_pipeline_option *option;
+    int64_t before = s->capacity;
+    bool exact, shrunk = s->shrunk;
+    s->capacity = capacity_bytes;
+    s->shrunk = true;             /* what is proven now does not hold for all the room there is */
+    bool found = mpp_stages_options(s, &stage->key, true, &option, &exact) > 0;
+    if (found)
+        stage->option = *option;
+    s->shrunk = shrunk;
+    s->capacity = before;
+    return found;
 }
 
 int64_t mpp_stages_solved(const struct mpp_stages *s, int64_t *out_within)
@@ -298,7 +332,12 @@ bool mpp_stages_gave_up(const struct mpp_stages *s)
     return s->gave_up;
 }
 
-int64_t mpp_stages_least(const struct mpp_stages *s)
+int64_t mpp_stages_unproven(const struct mpp_stages *s)
 {
-    return s->least;
+    return s->unproven_ps;
+}
+
+const struct mpp_stages_nearest *mpp_stages_nearest(const struct mpp_stages *s)
+{
+    return &s->nearest;
 }

@@ -30,6 +30,8 @@ void mpp_stages_try_both_orders(struct mpp_stages *s);
  * configs that would need more have no options: mpp_stages_gave_up). Forgets programs of another micro-batch. */
 void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, bool even, int64_t upper_ps, int budget);
 bool mpp_stages_gave_up(const struct mpp_stages *s);
+/* Then no plan with an option that is missing takes less than this. */
+int64_t mpp_stages_unproven(const struct mpp_stages *s);
 
 /* No plan of the present schedule takes less, as far as surveys tell, with stages of these numbers of devices. From here on
  * no stage may take more than leaves room for the others below the upper bound. */
@@ -53,10 +55,37 @@ int mpp_stages_exact_alike(void *context, const struct mpp_pipeline_key *key);
 enum mpp_status mpp_stages_decide(struct mpp_stages *s, const struct mpp_pipeline_stage *stage,
                                   struct mpp_stage *out) MPP_CHECKED;
 
+/* What is known of the option with number ID. */
+struct mpp_stages_facts {
+    struct mpp_stage_time time;
+    struct mpp_mesh mesh;         /* its axes have no names */
+    enum mpp_recompute recompute;
+};
+const struct mpp_stages_facts *mpp_stages_facts(const struct mpp_stages *s, int id);
+/* Less room for all stages, from here on. */
+void mpp_stages_set_capacity(struct mpp_stages *s, int64_t capacity_bytes);
+
+/* Another option for STAGE whose program takes at most CAPACITY_BYTES, in its place: the best there is; false: none. */
+bool mpp_stages_shrink(struct mpp_stages *s, struct mpp_pipeline_stage *stage, int64_t capacity_bytes);
+
 /* Programs solved so far; and of those within memory. */
 int64_t mpp_stages_solved(const struct mpp_stages *s, int64_t *out_within);
 
-/* Of the stage problem that came nearest to fitting: bytes per device; 0: none was too large. */
-int64_t mpp_stages_least(const struct mpp_stages *s);
+/* The stage problem that came nearest to fitting, and did not. */
+enum { MPP_STAGES_LARGEST = 3 };
+struct mpp_stages_large {
+    const char *name;
+    int64_t bytes;                /* per device, of all layers alike */
+};
+struct mpp_stages_nearest {
+    int64_t bytes;                /* that a device needs at least; 0: nothing was too large */
+    struct mpp_pipeline_key stage;
+    struct mpp_schedule schedule;
+    enum mpp_recompute recompute;
+    struct mpp_memory memory;     /* by kind, each value at its least, at the fullest moment */
+    int n_largest;
+    struct mpp_stages_large largest[MPP_STAGES_LARGEST]; /* of what is alive then */
+};
+const struct mpp_stages_nearest *mpp_stages_nearest(const struct mpp_stages *s);
 
 #endif

@@ -114,10 +114,13 @@ static int choice_of(struct mpp_stages *s, const struct mpp_stages_question *q, 
                      const struct mpp_front_point *p, const struct mpp_fold *fold)
 {
     s->choice = mpp_arena_grow(s->arena, s->choice, &s->cap_choice, (size_t)s->n_choices + 1, sizeof *s->choice);
+    int64_t objective = s->schedule.micro_batches * p->t_ps + p->once_ps;
     s->choice[s->n_choices] = (struct mpp_stages_choice){
         q->range, x->mesh, x->recompute, q->shape,
         mpp_arena_memdup(s->arena, p->choice, sizeof *p->choice * (size_t)fold->solver.n_nodes),
-        s->schedule.micro_batches * p->t_ps + p->once_ps};
+        objective, objective,
+        {mpp_fold_stage_time(fold, p->choice, s->schedule.micro_batches), mpp_stages_place_of(s, q->range)->mesh[x->mesh].mesh,
+         x->recompute}};
     return s->n_choices++;
 }
 

@@ -2,6 +2,7 @@
  *
  *     stages_layers.c  layers that stand for many; spans, ranges of devices, and configs, each made once
  *     stages_solve.c   the integer programs of configs: without a memory limit, and within it
+ *     stages_nearest.c what comes nearest to fitting
  *     stages_survey.c  what spans take at least, about
  *     stages_exact.c   all that stages of small models can do
  *     stages.c         the answers to questions about stages; decisions */
@@ -53,6 +54,7 @@ struct mpp_stages_config {
     bool ok;                      /* false: the pins rule it out */
     struct mpp_stage_problem *problem;
     struct mpp_stages_freely freely;
+    int64_t layer_ps;             /* a step takes so much more with each layer, at least, about */
     int n_pool;                   /* choices found within memory: some number of layers and micro-batches */
     int32_t *pool[MPP_STAGES_POOL];
     int n_proven;                 /* with so many layers and at least so many micro-batches in flight all cost at least: */
@@ -64,6 +66,7 @@ struct mpp_stages_config {
 /* A choice for a config, with so many layers and micro-batches in flight. */
 struct mpp_stages_answer {
     int64_t objective, t_ps, once_ps;
+    struct mpp_stage_time time;
     const int32_t *choice;        /* [n_nodes] of the fold, of the present round */
     int n_nodes;
 };
@@ -86,7 +89,8 @@ struct mpp_stages_choice {        /* what an option's id stands for */
     enum mpp_recompute recompute;
     struct mpp_stages_shape shape;
     const int32_t *folded;        /* the decision itself, in the fold of the shape */
-    int64_t objective;
+    int64_t objective, bound;     /* of its program */
+    struct mpp_stages_facts facts;
 };
 
 struct mpp_stages {
@@ -98,6 +102,7 @@ struct mpp_stages {
     const struct mpp_plan_options *options;
     bool both_orders;             /* try meshes a x b and b x a even where links are alike */
     bool even;                    /* stages have equally many devices */
+    bool shrunk;                  /* capacity is less than the device's */
     int64_t capacity, upper;      /* upper: a step that takes as long is of no use, so no stage may */
     int folded;                   /* MPP_STAGES_FEW, MPP_STAGES_SEVERAL or MPP_STAGES_ALL */
     bool unlike;                  /* layers that should decide alike cannot */
@@ -115,9 +120,12 @@ struct mpp_stages {
     struct mpp_stages_choice *choice;
     int n_choices, n_places;
     struct mpp_pipeline_option reply[1];
-    int64_t solved, within, least;
+    int64_t solved, within;
+    struct mpp_stages_nearest nearest; /* bytes 0: all fitted */
     int budget;                   /* programs within memory that may still be solved for the present schedule */
-    bool gave_up;                 /* that was not enough */
+    bool gave_up;                 /* that was not enough, or a program was too hard */
+    double share, others_ps;      /* a step takes at least c * share + others, for a stage that takes c */
+    int64_t unproven_ps;          /* no step with an option that was given up takes less */
     struct mpp_stages_offers *offers; /* of stages_exact.c, of the present round; NULL: none yet */
 };
 
@@ -126,6 +134,7 @@ struct mpp_stages_question {
     double part[MPP_STAGES_N_PARTS]; /* what the span holds */
     int range;
     int64_t in_flight;
+    struct mpp_pipeline_key stage; /* what was asked */
 };
 
 /* A mesh for a question. */
@@ -157,9 +166,10 @@ struct mpp_stage_site mpp_stages_site(const struct mpp_stages *s, int first_devi
 /* The least cost of PROBLEM whatever memory it takes; -1: there is no choice at all. */
 int64_t mpp_stages_solve_free(struct mpp_stages *s, struct mpp_solver_problem problem, int32_t *choice,
                               struct mpp_solver_info *info);
-/* Within memory; nothing of OBJECTIVE upper or more is wanted. */
-bool mpp_stages_solve_within(struct mpp_stages *s, const struct mpp_solver_problem *problem, int64_t upper, int32_t *choice,
-                             struct mpp_solver_info *info);
+/* The least cost of PROBLEM within memory, if it is below UPPER. MPP_LIMIT: it is not, or a limit was reached;
+ * INFO->bound is proven. */
+enum mpp_status mpp_stages_solve_within(struct mpp_stages *s, const struct mpp_solver_problem *problem, int64_t upper,
+                                        int32_t *choice, struct mpp_solver_info *info);
 /* The number of folded layers at which a config is looked at: the share of its devices. */
 int64_t mpp_stages_typical_layers(const struct mpp_stages *s, const struct mpp_fold_run *run, int range);
 /* CONFIG's free optimum. */
@@ -169,13 +179,15 @@ int64_t mpp_stages_at_layers(double base, double slope, int64_t layers);
 /* CONFIG with RUN's layers and IN_FLIGHT micro-batches alive. */
 struct mpp_stages_case {
     struct mpp_stages_config *config;
+    struct mpp_pipeline_key stage;
+    enum mpp_recompute recompute;
     int64_t layers, in_flight;
     struct mpp_fold fold;
     bool ok, free_fits;           /* there is some choice; its free optimum fits */
     int64_t least;                /* no choice that fits costs less */
 };
 
-/* X, which is zero but for its first three fields: the fold in ARENA, whether anything may fit, the free optimum. */
+/* X, which is zero but for its first fields: the fold in ARENA, whether anything may fit, the free optimum. */
 void mpp_stages_look(struct mpp_stages *s, struct mpp_stages_case *x, const struct mpp_fold_run *run, int range,
                      struct mpp_arena *arena);
 /* The best choice for X among those that were found for other cases of its config; NULL: none fits. */
@@ -189,6 +201,16 @@ struct mpp_stages_answer mpp_stages_answer_of(const struct mpp_stages *s, const 
 
 /* KEY with the layers as they are; false: nothing answers it. */
 bool mpp_stages_ask_whole(struct mpp_stages *s, const struct mpp_pipeline_key *key, struct mpp_stages_question *q);
+
+/* ---- stages_nearest.c ---- */
+
+/* Does X take more than there is, whatever it chooses? Then it is noted if it comes nearest to fitting. */
+bool mpp_stages_too_large(struct mpp_stages *s, const struct mpp_stages_case *x, struct mpp_arena *arena);
+/* Note that X needs BYTES. */
+void mpp_stages_overflows(struct mpp_stages *s, const struct mpp_stages_case *x, int64_t bytes);
+
+/* Gap and status of INFO by its objective and bound. */
+void mpp_stages_close(struct mpp_solver_info *info);
 
 /* ---- stages_survey.c ---- */
 

@@ -1,32 +1,12 @@
 /* stages_solve.c - the integer programs of stages: without a memory limit, and within it. */
 #include "planner/stages_internal.h"
 
-static const double STAGE_GAP = 0.001;
+static const double STAGE_GAP = 0.003;
+/* A layer of the free optimum may take a little more than one of another choice. */
+static const double SLOPE = 0.99;
 static const int64_t STAGE_WORK = 10000000;
 
 /* ---- programs ---- */
-
-/* At some time every choice of F takes more than this. */
-static int64_t least_peak(struct mpp_arena *arena, const struct mpp_fold *f)
-{
-    int n = f->p->graph->n_groups;
-    int64_t *change = mpp_arena_array(arena, n + 1, int64_t), live = 0, most = 0;
-    for (int i = 0; i < f->solver.n_nodes; i++) {
-        const struct mpp_solver_node *x = &f->solver.nodes[i];
-        for (int u = 0; u < x->n_usages; u++) {
-            int64_t least = INT64_MAX;
-            for (int k = 0; k < x->n_choices; k++)
-                least = x->usages[u].bytes[k] < least ? x->usages[u].bytes[k] : least;
-            change[x->usages[u].first] += least;
-            change[x->usages[u].last + 1] -= least;
-        }
-    }
-    for (int i = 0; i < n; i++) {
-        live += change[i];
-        most = live > most ? live : most;
-    }
-    return most;
-}
 
 /* The least cost of PROBLEM whatever memory it takes; -1: there is no choice at all. */
 int64_t mpp_stages_solve_free(struct mpp_stages *s, struct mpp_solver_problem problem, int32_t *choice, struct mpp_solver_info *info)
@@ -43,9 +23,8 @@ int64_t mpp_stages_solve_free(struct mpp_stages *s, struct mpp_solver_problem pr
     return st == MPP_OK ? info->objective : -1;
 }
 
-/* Within memory; nothing of OBJECTIVE upper or more is wanted. */
-bool mpp_stages_solve_within(struct mpp_stages *s, const struct mpp_solver_problem *problem, int64_t upper, int32_t *choice,
-                         struct mpp_solver_info *info)
+enum mpp_status mpp_stages_solve_within(struct mpp_stages *s, const struct mpp_solver_problem *problem, int64_t upper,
+                                        int32_t *choice, struct mpp_solver_info *info)
 {
     struct mpp_solver_settings set = mpp_solver_defaults();
     struct mpp_solver *solver;
@@ -53,21 +32,17 @@ bool mpp_stages_solve_within(struct mpp_stages *s, const struct mpp_solver_probl
     set.work_limit = STAGE_WORK;
     set.upper_bound = upper == INT64_MAX ? 0 : upper;
     set.interrupt = s->options->interrupt;
-    if (s->budget == 0) {
-        s->gave_up = true;
-        return false;
-    }
+    *info = (struct mpp_solver_info){.bound = 0};
+    if (s->budget == 0)
+        return MPP_LIMIT;
     s->budget--;
     s->solved++;
     s->within++;
-    if (mpp_solver_setup(problem, &set, &solver) != MPP_OK)
-        return false;
-    enum mpp_status st = mpp_solver_solve(solver, choice, info);
+    enum mpp_status st = mpp_solver_setup(problem, &set, &solver);
+    if (st == MPP_OK)
+        st = mpp_solver_solve(solver, choice, info);
     mpp_solver_free(solver);
-    if (st == MPP_INFEASIBLE && info->least_peak_bytes > s->capacity
-        && (s->least == 0 || info->least_peak_bytes < s->least))
-        s->least = info->least_peak_bytes;
-    return st == MPP_OK;
+    return st;
 }
 
 /* The number of folded layers at which a config is looked at: the share of its devices. */
@@ -106,6 +81,7 @@ const struct mpp_stages_freely *mpp_stages_solve_freely(struct mpp_stages *s, st
             f->once_slope = (double)(once1 - once);
             f->t_base -= f->t_slope * (double)(r.layers - 1);
             f->once_base -= f->once_slope * (double)(r.layers - 1);
+            c->layer_ps = (int64_t)(SLOPE * (f->t_slope * (double)s->schedule.micro_batches + f->once_slope));
         }
     }
     mpp_arena_free(scratch);
@@ -118,24 +94,39 @@ int64_t mpp_stages_at_layers(double base, double slope, int64_t layers)
     return x < 0 ? 0 : (int64_t)x;
 }
 
-/* What is known of X: more in flight take more memory. */
+/* What is known of X: more in flight and more layers take more memory, and each layer more takes what it takes freely. */
 static int64_t proven(const struct mpp_stages_case *x)
 {
     int64_t least = 0;
-    for (int i = 0; i < x->config->n_proven; i++)
-        if (x->config->proven[i].layers == x->layers && x->config->proven[i].in_flight <= x->in_flight
-            && x->config->proven[i].least > least)
-            least = x->config->proven[i].least;
+    for (int i = 0; i < x->config->n_proven; i++) {
+        int64_t more = x->layers - x->config->proven[i].layers;
+        if (more < 0 || x->config->proven[i].in_flight > x->in_flight)
+            continue;
+        int64_t ps = x->config->proven[i].least + more * x->config->layer_ps;
+        least = ps > least ? ps : least;
+    }
     return least;
 }
 
-static void prove(struct mpp_stages_case *x, int64_t least)
+static void prove(const struct mpp_stages *s, struct mpp_stages_case *x, int64_t least)
 {
     struct mpp_stages_config *c = x->config;
+    x->least = least > x->least ? least : x->least;
+    if (s->shrunk)
+        return;
     int at = c->n_proven < MPP_STAGES_PROVEN ? c->n_proven++ : MPP_STAGES_PROVEN - 1;
     c->proven[at].layers = x->layers;
     c->proven[at].in_flight = x->in_flight;
     c->proven[at].least = least;
+}
+
+/* X may have options that are not known. */
+static void give_up(struct mpp_stages *s, const struct mpp_stages_case *x)
+{
+    double step = (double)x->least * s->share + s->others_ps;
+    int64_t ps = step > 9e18 ? INT64_MAX : (int64_t)step;
+    s->gave_up = true;
+    s->unproven_ps = ps < s->unproven_ps ? ps : s->unproven_ps;
 }
 
 static bool fits(const struct mpp_stages *s, const struct mpp_stages_case *x, const int32_t *choice, int64_t *out_objective)
@@ -153,11 +144,9 @@ void mpp_stages_look(struct mpp_stages *s, struct mpp_stages_case *x, const stru
         s->unlike = true;
         return;
     }
-    int64_t peak = least_peak(arena, &x->fold);
-    if (peak > s->capacity) {
-        s->least = s->least == 0 || peak < s->least ? peak : s->least;
+    x->fold.solver.capacity_bytes = s->capacity;
+    if (mpp_stages_too_large(s, x, arena))
         return;
-    }
     const struct mpp_stages_freely *f = mpp_stages_solve_freely(s, x->config, run, range);
     if (!f->ok)
         return;
@@ -190,11 +179,13 @@ const int32_t *mpp_stages_solve_tight(struct mpp_stages *s, struct mpp_stages_ca
         return known;
     upper = objective < upper ? objective : upper;
     int32_t *choice = mpp_arena_array(s->round, x->fold.solver.n_nodes, int32_t);
-    bool found = mpp_stages_solve_within(s, &x->fold.solver, upper, choice, &info);
-    if (!found && s->gave_up)
-        return known;
-    prove(x, found ? info.bound : upper);
-    if (!found)
+    enum mpp_status st = mpp_stages_solve_within(s, &x->fold.solver, upper, choice, &info);
+    prove(s, x, st == MPP_INFEASIBLE ? upper : info.bound);
+    if (st == MPP_INFEASIBLE)
+        mpp_stages_overflows(s, x, info.least_peak_bytes);
+    if ((double)((st == MPP_OK ? info.objective : upper) - x->least) > STAGE_GAP * (double)upper)
+        give_up(s, x);
+    if (st != MPP_OK)
         return known;
     c->pool[c->n_pool < MPP_STAGES_POOL ? c->n_pool++ : MPP_STAGES_POOL - 1] = choice;
     return choice;
@@ -205,5 +196,14 @@ struct mpp_stages_answer mpp_stages_answer_of(const struct mpp_stages *s, const 
     struct mpp_stages_answer a = {.choice = choice, .n_nodes = x->fold.solver.n_nodes};
     a.objective = mpp_solver_evaluate(&x->fold.solver, choice, NULL, NULL);
     mpp_fold_times(&x->fold, choice, s->schedule.micro_batches, &a.t_ps, &a.once_ps);
+    a.time = mpp_fold_stage_time(&x->fold, choice, s->schedule.micro_batches);
     return a;
+}
+
+void mpp_stages_close(struct mpp_solver_info *info)
+{
+    info->bound = info->bound < info->objective ? info->bound : info->objective;
+    double over = (double)(info->objective - info->bound);
+    info->gap = over / (info->objective > 1 ? (double)info->objective : 1);
+    info->status = info->gap <= STAGE_GAP ? MPP_SOLVER_OPTIMAL : MPP_SOLVER_FEASIBLE;
 }

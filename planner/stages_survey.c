@@ -207,10 +207,12 @@ int64_t mpp_stages_bound(struct mpp_stages *s, int n_sizes, const int *sizes)
         }
     double whole = ceil(iterations / stages - 1e-9) * least.step[MPP_STAGES_ITERATION];
     most = s->even && whole > most ? whole : most;
-    if (stages > 1 && s->upper < INT64_MAX && b * chunks > 1) {
-        int64_t upper = to_ps(((double)s->upper - SURE * t / chunks) / (1 - 1 / (b * chunks)));
+    s->share = 1 - 1 / (b * chunks);
+    s->others_ps = stages > 1 ? SURE * t / chunks : 0;
+    if (stages > 1 && s->upper < INT64_MAX && s->share > 0) {
+        int64_t upper = to_ps(((double)s->upper - s->others_ps) / s->share);
         s->upper = upper < s->upper ? upper : s->upper;
     }
-    double all = most * (1 - 1 / (b * chunks)) + t / chunks;
-    return to_ps(SURE * (most > all ? most : all));
+    double all = most * s->share + t / chunks;
+    return stages == 1 ? to_ps(most) : to_ps(SURE * (most > all ? most : all));
 }

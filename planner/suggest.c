@@ -83,7 +83,7 @@ static bool with_micro_batches(struct mpp_diag *diag, struct mpp_graph *graph, c
     for (int64_t k = divisor_from(batch, pinned ? pinned + 1 : 1); k > 0; k = divisor_from(batch, k + 1)) {
         options.pins.micro_batches = k;
         if (works(graph, cluster, &options, &ps)) {
-            mpp_diag_note(diag, "--fix micro_batches=%" PRId64 " fits (%s a step)", k, duration(ps).text);
+            mpp_diag_note(diag, "--fix micro_batches=%" PRId64 " fits (%s a step or less)", k, duration(ps).text);
             return true;
         }
     }
@@ -102,7 +102,7 @@ static bool with_more_devices(struct mpp_diag *diag, struct mpp_graph *graph, co
     for (int k = 0; k < 6 && mpp_cluster_resize(cluster, 2 * larger.n_devices, &larger); k++) {
         *out_tried = larger.n_devices;
         if (works(graph, &larger, &options, &ps)) {
-            mpp_diag_note(diag, "--gpus %d fits (%s a step)", larger.n_devices, duration(ps).text);
+            mpp_diag_note(diag, "--gpus %d fits (%s a step or less)", larger.n_devices, duration(ps).text);
             return true;
         }
     }
@@ -119,7 +119,7 @@ static bool with_recomputation(struct mpp_diag *diag, struct mpp_graph *graph, c
     options.pins.recompute = MPP_RECOMPUTE_FULL;
     if (!works(graph, cluster, &options, &ps))
         return false;
-    mpp_diag_note(diag, "--fix recompute=full fits (%s a step)", duration(ps).text);
+    mpp_diag_note(diag, "--fix recompute=full fits (%s a step or less)", duration(ps).text);
     return true;
 }
 
@@ -132,7 +132,7 @@ static bool without_pins(struct mpp_diag *diag, struct mpp_graph *graph, const s
     options.pins = mpp_pins_none();
     bool fits = pinned && works(graph, cluster, &options, &ps);
     if (fits)
-        mpp_diag_note(diag, "without --fix there is a plan that fits (%s a step)", duration(ps).text);
+        mpp_diag_note(diag, "without --fix there is a plan that fits (%s a step or less)", duration(ps).text);
     mpp_arena_free(arena);
     return fits;
 }
@@ -152,11 +152,21 @@ void mpp_suggest(struct mpp_diag *diag, struct mpp_graph *graph, const struct mp
                       "activations %s, inputs %s", bytes_text(arena, m->arena_bytes), bytes_text(arena, m->parameters),
                       bytes_text(arena, m->optimizer), bytes_text(arena, m->gradients), bytes_text(arena, m->activations),
                       bytes_text(arena, m->inputs));
+    if (failed->where)
+        mpp_diag_note(diag, "that is %s", failed->where);
+    if (failed->n_largest > 0) {
+        const char *text = "";
+        for (int i = 0; i < failed->n_largest; i++)
+            text = mpp_arena_printf(arena, "%s%s%s %s", text, *text ? ", " : "", failed->largest[i].name,
+                                    bytes_text(arena, failed->largest[i].bytes));
+        mpp_diag_note(diag, "most of it: %s", text);
+    }
     mpp_arena_free(arena);
     quiet.progress = NULL;
     quiet.dump_ilp_dir = quiet.export_iopddl_dir = NULL;
     int tried;
-    quiet.quiet = true;
+    quiet.quiet = quiet.quick = true;
+    quiet.room = NULL;
     bool any = with_micro_batches(diag, graph, cluster, quiet);
     any = with_recomputation(diag, graph, cluster, quiet) || any;
     any = without_pins(diag, graph, cluster, quiet) || any;

@@ -2,14 +2,17 @@
  *
  * A round is a number of micro-batches, of stages, and a schedule. No plan of a round takes less than its kernels do if
  * each runs whole on one device and all devices share them evenly, bubble included: rounds are solved in the order of these
- * bounds, until none is below the best plan. Devices of large clusters are divided evenly among the stages, up to SMALL
+ * bounds, until none is below the best plan. Where that takes little, the best plan of one stage is searched for first, without
+ * folding its layers (search.c). Devices of large clusters are divided evenly among the stages, up to SMALL
  * devices in any way. */
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <string.h>
 #include <time.h>
 
 #include "ir/op.h"
+#include "planner/finalists.h"
 #include "planner/pins.h"
 #include "planner/search.h"
 #include "planner/seeds.h"
@@ -17,9 +20,16 @@
 
 /* Smaller kernels are now and then a little faster than their share of the whole one (tiles, caches). */
 static const double SLACK = 0.97;
-enum { MOST_PROGRAMS = 1000, WITHIN_COUNTS = 6 }; /* integer programs solved (within memory: as so many); then the best so far is taken */
-enum { EARLY_PASSES = 3, EARLY_BUDGET = 6, LATE_BUDGET = 40 }; /* programs within memory of one round */
-enum { EXACT_DEVICES = 8, EXACT_LAYERS = 8, EXACT_GROUPS = 40000 }; /* all programs are solved */
+static const double SCALARS = 1.0001; /* what is not counted of a folded program, at most */
+enum { EXACT_DEVICES = 8, EXACT_LAYERS = 8, EXACT_GROUPS = 40000, FINALISTS_WITHIN = 10 }; /* all programs are solved; finalists
+                                   * take a tenth longer than the best at most */
+/* Stages that take so much more in less room make it worth while to look for others. */
+static const double LITTLE_SLOWER = 1.002;
+/* Integer programs solved (within memory: as so many); then the best so far is taken. */
+enum { FEWEST_PROGRAMS = 100, PROGRAMS_PER_DEVICE = 15, MOST_PROGRAMS = 1000, AGAIN_PROGRAMS = 700, WITHIN_COUNTS = 6 };
+enum { EARLY_PASSES = 2, EARLY_BUDGET = 6, LATE_BUDGET = 40 }; /* programs within memory of one round */
+enum { SMALL_GROUPS = 2500 };     /* of the model as one stage: then that is searched first */
+enum { MAX_ATTEMPTS = 12, ROOM_STEP = 256 }; /* to make a plan fit once its memory is laid out */
 enum { SMALL_DEVICES = 16, MAX_ROUNDS = 16384, MAX_LAYERS = 1024, MAX_SIZES = 1024 };
 
 struct round {
@@ -46,10 +56,13 @@ struct twolevel {
     int n_sizes, sizes[MAX_SIZES], n_counts, counts[MAX_SIZES + 1]; /* of devices per stage, and of stages; ends with 0 */
     int n_rounds;
     struct round round[MAX_ROUNDS];
-    struct mpp_pipeline_answer best;
+    struct mpp_plan *alone;       /* the best plan of one stage, if that was searched for and is the best; else NULL */
+    struct mpp_finalists *finalists;
+    struct mpp_pipeline_answer best; /* by the formula: something to beat */
     struct level best_level;      /* whose numbers the best plan's options have */
     struct round best_round;
     int64_t bound;
+    int64_t capacity, programs;   /* programs: that may be solved, as MOST_PROGRAMS */
     double deadline_s;
     bool stopped;
 };
@@ -198,6 +211,20 @@ static bool interrupted(const struct twolevel *w)
     return (w->options->interrupt && *w->options->interrupt) || (w->options->time_limit_s > 0 && now_s() > w->deadline_s);
 }
 
+/* A plan of LEVEL; the best by the formula so far, if it is. */
+static void note(struct twolevel *w, const struct level *level, const struct round *r, const struct mpp_pipeline_answer *a)
+{
+    if (a->n_stages == 0)
+        return;
+    mpp_finalists_add(w->finalists, &(struct mpp_finalist){level->layering, level->stages, r->schedule, r->equal, *a, 0});
+    if (a->time_ps >= w->best.time_ps)
+        return;
+    w->alone = NULL;
+    w->best = *a;
+    w->best_level = *level;
+    w->best_round = *r;
+}
+
 static enum mpp_status solve_round(struct twolevel *w, struct round *r, bool early)
 {
     struct mpp_pipeline_answer a = {0};
@@ -205,19 +232,14 @@ static enum mpp_status solve_round(struct twolevel *w, struct round *r, bool ear
     bool gave_up = mpp_stages_gave_up(level_of(w, &r->schedule)->stages);
     r->done = !early || !gave_up;
     r->tried = true;
-    if (gave_up)
-        a.bound_ps = r->bound;
+    if (gave_up && mpp_stages_unproven(level_of(w, &r->schedule)->stages) < a.bound_ps)
+        a.bound_ps = mpp_stages_unproven(level_of(w, &r->schedule)->stages);
     r->bound = a.bound_ps > r->bound ? a.bound_ps : r->bound;
     if (r->done)
         w->bound = a.bound_ps < w->bound ? a.bound_ps : w->bound;
-    if (a.n_stages > 0 && a.time_ps < w->best.time_ps) {
-        w->best = a;
-        w->best_level = *level_of(w, &r->schedule);
-        w->best_round = *r;
-        say(w, r, "a plan of", a.time_ps);
-    } else {
-        say(w, r, "no better than", w->best.time_ps);
-    }
+    bool better = a.n_stages > 0 && a.time_ps < w->best.time_ps;
+    say(w, r, better ? "a plan of" : "no better than", better ? a.time_ps : w->best.time_ps);
+    note(w, level_of(w, &r->schedule), r, &a);
     return st;
 }
 
@@ -225,7 +247,7 @@ static enum mpp_status solve_round(struct twolevel *w, struct round *r, bool ear
  * at pipelines that are mostly full, and at shorter ones. */
 static bool promising(const struct twolevel *w, const struct round *r, int pass)
 {
-    static const int per_stage[EARLY_PASSES] = {INT_MAX, 16, 4};
+    static const int per_stage[EARLY_PASSES] = {INT_MAX, 16};
     int64_t k = r->schedule.micro_batches, wanted = (int64_t)per_stage[pass] * r->schedule.stages, least = INT64_MAX, most = 0;
     for (int i = 0; i < w->n_rounds; i++) {
         int64_t x = w->round[i].schedule.micro_batches;
@@ -239,14 +261,14 @@ static bool enough(const struct twolevel *w)
 {
     int64_t within, more = 0, n = mpp_stages_solved(w->plain.stages, &within);
     n += w->merged.stages == w->plain.stages ? 0 : mpp_stages_solved(w->merged.stages, &more);
-    return w->best.n_stages > 0 && n + WITHIN_COUNTS * (within + more) > MOST_PROGRAMS;
+    return w->best.time_ps < INT64_MAX && n + WITHIN_COUNTS * (within + more) > w->programs;
 }
 
 /* How far K micro-batches are from the best plan's: the larger over the smaller. */
 static double distance(const struct twolevel *w, int64_t k)
 {
     double best = (double)w->best_round.schedule.micro_batches, x = (double)k;
-    if (w->best.n_stages == 0)
+    if (w->best.time_ps == INT64_MAX)
         return 1;
     return x > best ? x / best : best / x;
 }
@@ -273,6 +295,11 @@ static struct round *next_round(struct twolevel *w, int pass)
     return next;
 }
 
+static bool interrupted_any(const void *w)
+{
+    return interrupted(w);
+}
+
 /* Plans that people would think of: what the best of them takes saves much work. */
 static void find_seed(struct twolevel *w)
 {
@@ -280,30 +307,96 @@ static void find_seed(struct twolevel *w)
     struct mpp_seed seed;
     for (int i = 0; i < w->n_rounds; i++)
         mpp_seeds_add(seeds, &w->round[i].schedule, w->round[i].bound);
-    mpp_seeds_find(seeds, INT64_MAX, &seed);
+    mpp_seeds_find(seeds, w->best.time_ps, interrupted_any, w, &seed);
     if (seed.answer.n_stages == 0)
         return;
-    w->best = seed.answer;
-    w->best_level = (struct level){w->merged.layering, seed.stages};
-    w->best_round = (struct round){.schedule = seed.schedule, .equal = true, .counts = {seed.schedule.stages}};
-    say(w, &w->best_round, "a seed of", w->best.time_ps);
+    struct round r = {.schedule = seed.schedule, .equal = true, .counts = {seed.schedule.stages}};
+    note(w, &(struct level){w->merged.layering, seed.stages}, &r, &seed.answer);
+    say(w, &r, "a seed of", seed.answer.time_ps);
+}
+
+/* By how many bytes a device of STAGE of PLAN needs more than there is. */
+static enum mpp_status over_of(const struct twolevel *w, const struct mpp_plan *plan, int stage, int64_t *out_over)
+{
+    int64_t bytes = 0;
+    MPP_TRY(w->options->room(w->options->room_context, plan, stage, &bytes));
+    *out_over = bytes - w->capacity;
+    return MPP_OK;
+}
+
+static bool one_stage_allowed(const struct mpp_pins *p)
+{
+    return p->pp <= 1 && p->interleave <= 1 && p->recompute <= MPP_RECOMPUTE_NONE
+           && (p->schedule < 0 || p->schedule == MPP_SCHEDULE_1F1B);
+}
+
+/* Integer programs that are written are those of one stage, and so is the plan then. */
+static bool dumps(const struct mpp_plan_options *o)
+{
+    return o->dump_ilp_dir || o->export_iopddl_dir;
+}
+
+static enum mpp_status look_alone(struct twolevel *w)
+{
+    struct mpp_arena *scratch = mpp_arena_scratch(w->arena);
+    struct mpp_diag *silent = mpp_diag_in(scratch, NULL);
+    struct mpp_plan_options options = *w->options;
+    w->best.time_ps = w->bound = INT64_MAX;
+    if (!one_stage_allowed(&options.pins) || (w->whole->n_groups > SMALL_GROUPS && !dumps(&options)) || options.quick)
+        return MPP_OK;
+    options.quiet = true;
+    options.capacity_bytes = w->capacity;
+    enum mpp_status st = MPP_OK;
+    int64_t over = 1;
+    for (int attempt = 0; st == MPP_OK && over > 0 && attempt < MAX_ATTEMPTS; attempt++) {
+        st = mpp_plan_search(w->arena, silent, w->whole, w->cluster, &options, &w->alone);
+        over = 0;
+        if (st == MPP_OK && options.room) {
+            w->alone->stages[0].graph = w->whole;
+            MPP_TRY_GOTO(st, done, mpp_plan_derive(w->arena, w->diag, w->graph, w->cluster, w->alone));
+            MPP_TRY_GOTO(st, done, over_of(w, w->alone, 0, &over));
+        }
+        options.capacity_bytes -= over + w->capacity / ROOM_STEP;
+        options.export_iopddl_dir = NULL; /* the problems are those within all the room there is */
+    }
+    if (over > 0)
+        w->alone = NULL;
+done:
+    if (st == MPP_IO && options.dump_ilp_dir)
+        mpp_diag_error(w->diag, (struct mpp_loc){0}, "cannot write the integer program to %s", options.dump_ilp_dir);
+    else if (st == MPP_IO)
+        mpp_diag_error(w->diag, (struct mpp_loc){w->options->export_iopddl_dir, 0}, "cannot write a stage problem there: %s", strerror(errno));
+    mpp_arena_free(scratch);
+    if (st == MPP_IO || !w->alone)
+        return st == MPP_IO ? st : MPP_OK;
+    w->bound = w->alone->bound_ps;
+    w->best.time_ps = w->alone->objective_ps;
+    w->best_round.schedule = (struct mpp_schedule){MPP_SCHEDULE_1F1B, 1, 1, w->alone->micro_batches};
+    w->alone->stages[0].graph = w->whole;
+    return MPP_OK;
+}
+
+static enum mpp_status solve_pass(struct twolevel *w, int pass)
+{
+    struct round *r;
+    while ((r = next_round(w, pass)) != NULL) {
+        w->stopped = w->stopped || interrupted(w);
+        if (w->stopped || enough(w))
+            break;
+        enum mpp_status st = solve_round(w, r, pass < EARLY_PASSES);
+        w->stopped = st == MPP_LIMIT;
+        if (st != MPP_OK && st != MPP_LIMIT)
+            return st;
+    }
+    return MPP_OK;
 }
 
 static enum mpp_status solve_rounds(struct twolevel *w)
 {
-    w->best.time_ps = w->bound = INT64_MAX;
-    find_seed(w);
     for (int pass = 0; pass <= EARLY_PASSES; pass++) {
-        struct round *r;
-        while ((r = next_round(w, pass)) != NULL) {
-            w->stopped = interrupted(w);
-            if (w->stopped || enough(w))
-                break;
-            enum mpp_status st = solve_round(w, r, pass < EARLY_PASSES);
-            w->stopped = st == MPP_LIMIT;
-            if (st != MPP_OK && st != MPP_LIMIT)
-                return st;
-        }
+        if (pass == EARLY_PASSES && !w->options->quick && next_round(w, pass) && !interrupted(w))
+            find_seed(w);
+        MPP_TRY(solve_pass(w, pass));
     }
     for (int i = 0; i < w->n_rounds; i++)
         if (!w->round[i].done && w->round[i].bound < w->bound)
@@ -327,31 +420,31 @@ static bool small(const struct twolevel *w)
            && k * n * (n + 1) / 2 * w->cluster->n_devices * w->whole->n_groups <= EXACT_GROUPS;
 }
 
-/* R again, with every program of its stages solved as it is. */
-static enum mpp_status solve_round_exactly(struct twolevel *w, struct round *r, bool *out_all)
+/* R again, with every program of its stages solved as it is. UPPER_PS: a plan takes about that. */
+static enum mpp_status solve_round_exactly(struct twolevel *w, struct round *r, int64_t upper_ps, bool *out_all)
 {
     struct mpp_pipeline_answer a;
     struct mpp_stages *stages = level_of(w, &r->schedule)->stages;
-    struct mpp_pipeline_problem p = round_problem(w, r, w->best.time_ps);
+    int64_t least = w->best.time_ps < upper_ps ? w->best.time_ps : upper_ps;
+    int64_t upper = least == INT64_MAX ? INT64_MAX : least + least / FINALISTS_WITHIN;
+    struct mpp_pipeline_problem p = round_problem(w, r, upper);
     p.options = mpp_stages_exact_options;
     p.alike = mpp_stages_exact_alike;
-    mpp_stages_set(stages, &r->schedule, r->equal, w->best.time_ps, INT_MAX);
+    mpp_stages_set(stages, &r->schedule, r->equal, upper, INT_MAX);
     enum mpp_status st = mpp_pipeline_solve(w->arena, &p, &a);
-    if (a.n_stages > 0 && a.time_ps < w->best.time_ps) {
-        w->best = a;
-        w->best_level = *level_of(w, &r->schedule);
-        w->best_round = *r;
+    if (a.n_stages > 0 && a.time_ps < w->best.time_ps)
         say(w, r, "a plan of", a.time_ps);
-    }
+    note(w, level_of(w, &r->schedule), r, &a);
+    if (st == MPP_OK && r->schedule.stages > 1 && w->best.n_stages > 0)
+        mpp_finalists_look_around(w->finalists, &p, &(struct mpp_finalist){
+            level_of(w, &r->schedule)->layering, stages, r->schedule, r->equal, {0}, 0});
     *out_all = *out_all && !mpp_stages_gave_up(stages);
     return st;
 }
 
-/* All rounds again, those of one number of micro-batches after each other. What was found so far is something to beat; what
- * is found is the best there is. */
-static enum mpp_status solve_exactly(struct twolevel *w)
+/* All rounds again, those of one number of micro-batches after each other. */
+static enum mpp_status solve_all_exactly(struct twolevel *w, int64_t upper_ps, bool *out_all)
 {
-    bool all = true;
     for (int i = 0; i < w->n_rounds; i++)
         w->round[i].done = false;
     for (int i = 0; i < w->n_rounds; i++)
@@ -361,35 +454,86 @@ static enum mpp_status solve_exactly(struct twolevel *w)
             if (r->done || a->micro_batches != b->micro_batches || a->chunks != b->chunks)
                 continue;
             r->done = true;
-            w->stopped = w->stopped || interrupted(w);
-            if (w->stopped)
-                return MPP_OK;
-            enum mpp_status st = solve_round_exactly(w, r, &all);
-            w->stopped = st == MPP_LIMIT;
-            if (st != MPP_OK && st != MPP_LIMIT)
+            enum mpp_status st = interrupted(w) ? MPP_LIMIT : solve_round_exactly(w, r, upper_ps, out_all);
+            if (st != MPP_OK)
                 return st;
         }
-    if (all && !w->stopped)
-        w->bound = w->best.time_ps;
     return MPP_OK;
 }
 
-/* Of what came nearest to fitting; 0: nothing was too large. */
-static int64_t least_bytes(const struct twolevel *w)
+/* What folded programs gave, exact but for sums of scalars, is a bound, and the answer if this is stopped or gives up. */
+static enum mpp_status solve_exactly(struct twolevel *w)
 {
-    int64_t a = mpp_stages_least(w->plain.stages), b = mpp_stages_least(w->merged.stages);
-    return a == 0 || (b > 0 && b < a) ? b : a;
+    const struct twolevel *before = mpp_arena_memdup(w->arena, w, sizeof *w);
+    bool all = true;
+    w->best = (struct mpp_pipeline_answer){.time_ps = INT64_MAX};
+    w->finalists = mpp_finalists_new(w->arena);
+    enum mpp_status st = solve_all_exactly(w, before->best.time_ps, &all);
+    w->stopped = st == MPP_LIMIT;
+    if (w->stopped || w->best.n_stages == 0 || (!all && (double)before->best.time_ps * SCALARS < (double)w->best.time_ps)) {
+        w->alone = before->alone;
+        w->best = before->best;
+        w->best_level = before->best_level;
+        w->best_round = before->best_round;
+        w->finalists = before->finalists;
+    } else if (all || w->bound > w->best.time_ps) {
+        w->bound = w->best.time_ps;
+    }
+    return w->stopped ? MPP_OK : st;
+}
+
+/* What came nearest to fitting. */
+static const struct mpp_stages_nearest *nearest(const struct twolevel *w)
+{
+    const struct mpp_stages_nearest *a = mpp_stages_nearest(w->plain.stages), *b = mpp_stages_nearest(w->merged.stages);
+    return a->bytes == 0 || (b->bytes > 0 && b->bytes < a->bytes) ? b : a;
+}
+
+/* The same for the message. */
+static struct mpp_search_result as_failed(const struct twolevel *w, const struct mpp_stages_nearest *x)
+{
+    struct mpp_search_result r = {.least_bytes = x->bytes, .at_least = x->memory};
+    const char *const *name = w->plain.layering->name;
+    if (x->schedule.chunks > 1)
+        name = w->merged.layering->name;
+    r.at_least.arena_bytes = x->bytes;
+    if (x->stage.n_stages > 1)
+        r.where = mpp_arena_printf(w->arena, "stage %d of %d: layers %s to %s on %d device%s, %" PRId64 " micro-batches, %" PRId64
+                                   " in flight, recompute %s", x->stage.stage, x->stage.n_stages, name[x->stage.first_layer],
+                                   name[x->stage.last_layer], x->stage.n_devices, x->stage.n_devices == 1 ? "" : "s",
+                                   x->schedule.micro_batches, x->stage.in_flight, mpp_plan_recompute_word(x->recompute));
+    else
+        r.where = mpp_arena_printf(w->arena, "one stage, %" PRId64 " micro-batches, recompute %s", x->schedule.micro_batches,
+                                   mpp_plan_recompute_word(x->recompute));
+    for (int i = 0; i < x->n_largest && i < MPP_SEARCH_LARGEST; i++)
+        if (x->largest[i].bytes > 0)
+            r.largest[r.n_largest++] = (struct mpp_search_large){x->largest[i].name, x->largest[i].bytes};
+    return r;
 }
 
 /* ---- the plan ---- */
 
+/* Of a step of the best plan, whose stages may have changed. */
+static int64_t time_of(const struct twolevel *w)
+{
+    int64_t sum = 0, longest = 0, once = 0;
+    for (int i = 0; i < w->best.n_stages; i++) {
+        const struct mpp_pipeline_option *o = &w->best.stage[i].option;
+        sum += o->t_ps;
+        longest = o->t_ps > longest ? o->t_ps : longest;
+        once = o->once_ps > once ? o->once_ps : once;
+    }
+    return mpp_schedule_time_of(&w->best_round.schedule, sum, longest, once);
+}
+
 static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
 {
     const struct level *level = &w->best_level;
+    const struct mpp_schedule *schedule = &w->best_round.schedule;
     struct mpp_plan *plan = mpp_arena_array(w->arena, 1, struct mpp_plan);
     int n = w->best.n_stages;
     struct mpp_stage *stages = mpp_arena_array(w->arena, n, struct mpp_stage);
-    mpp_stages_set(level->stages, &w->best_round.schedule, w->best_round.equal, INT64_MAX, INT_MAX);
+    mpp_stages_set(level->stages, schedule, w->best_round.equal, INT64_MAX, INT_MAX);
     for (int i = 0; i < n; i++) {
         enum mpp_status st = mpp_stages_decide(level->stages, &w->best.stage[i], &stages[i]);
         if (st == MPP_LIMIT)
@@ -397,17 +541,117 @@ static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
         MPP_TRY(st);
         mpp_stage_name_axes(stages[i].graph, &stages[i]);
     }
-    int64_t time = w->best.time_ps, bound = w->bound < time ? w->bound : time;
     *plan = (struct mpp_plan){
-        .version = MPP_PLAN_VERSION, .batch = w->graph->global_batch, .micro_batches = w->best_round.schedule.micro_batches,
-        .schedule = n == 1 ? "accumulate" : mpp_schedule_name(w->best_round.schedule.kind),
-        .pipeline = w->best_round.schedule, .layering = level->layering, .n_stages = n, .stages = stages,
-        .solver = stages[0].solver, .objective_ps = time, .bound_ps = bound,
+        .version = MPP_PLAN_VERSION, .batch = w->graph->global_batch, .micro_batches = schedule->micro_batches,
+        .schedule = n == 1 ? "accumulate" : mpp_schedule_name(schedule->kind),
+        .pipeline = *schedule, .layering = level->layering, .n_stages = n, .stages = stages,
+        .solver = stages[0].solver, .objective_ps = time_of(w),
         .pins = mpp_pins_text(w->arena, &w->options->pins)};
+    plan->n_others = mpp_finalists_others(w->finalists, w->arena, &plan->others);
     plan->pipeline.stages = n;
-    plan->gap = time > 0 ? (double)(time - bound) / (double)time : 0;
     *out = plan;
     return MPP_OK;
+}
+
+/* The stages of the best plan that need more than there is, by OVER, again in less room; false: one of them has no plan. */
+static bool shrink_stages(struct twolevel *w, const int64_t *over, int64_t *room)
+{
+    for (int i = 0; i < w->best.n_stages; i++) {
+        if (over[i] <= 0)
+            continue;
+        room[i] -= over[i] + w->capacity / ROOM_STEP;
+        if (room[i] <= 0 || !mpp_stages_shrink(w->best_level.stages, &w->best.stage[i], room[i]))
+            return false;
+    }
+    return true;
+}
+
+/* The rounds that may be better than the best plan again, with less room for all stages. Bounds stay: they hold in all the
+ * room there is. */
+static enum mpp_status search_again(struct twolevel *w, int64_t room)
+{
+    int64_t bound = w->bound, within, more = 0, solved = mpp_stages_solved(w->plain.stages, &within);
+    mpp_stages_set_capacity(w->plain.stages, room);
+    mpp_stages_set_capacity(w->merged.stages, room);
+    solved += w->merged.stages == w->plain.stages ? 0 : mpp_stages_solved(w->merged.stages, &more);
+    w->programs = solved + WITHIN_COUNTS * (within + more) + AGAIN_PROGRAMS;
+    for (int i = 0; i < w->n_rounds; i++)
+        w->round[i].done = false;
+    enum mpp_status st = solve_pass(w, EARLY_PASSES);
+    w->bound = bound;
+    return st;
+}
+
+/* Where the best plan's memory, once laid out, is too large: with less room for the stages that need more, or, if that
+ * makes it slower, for all. If nothing helps it stays too large. */
+static enum mpp_status fit_stages(struct twolevel *w, struct mpp_plan **plan)
+{
+    int most = w->plain.layering->n_layers;
+    int64_t *room = mpp_arena_array(w->arena, most, int64_t), *over = mpp_arena_array(w->arena, most, int64_t), all = w->capacity;
+    for (int i = 0; i < most; i++)
+        room[i] = w->capacity;
+    for (int attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
+        int n = w->best.n_stages;
+        int64_t worst = 0, before = time_of(w);
+        MPP_TRY(mpp_plan_derive(w->arena, w->diag, w->graph, w->cluster, *plan));
+        for (int i = 0; i < n; i++) {
+            MPP_TRY(over_of(w, *plan, i, &over[i]));
+            worst = over[i] > worst ? over[i] : worst;
+        }
+        if (worst == 0)
+            return MPP_OK;
+        const struct mpp_pipeline_stage *stages = w->best.stage;
+        bool shrunk = shrink_stages(w, over, room);
+        if (!shrunk || (double)time_of(w) > LITTLE_SLOWER * (double)before) {
+            all -= worst + w->capacity / ROOM_STEP;
+            w->best.time_ps = shrunk ? time_of(w) : INT64_MAX;
+            if (all > 0)
+                MPP_TRY(search_again(w, all));
+            for (int i = 0; i < most && w->best.stage != stages; i++)
+                room[i] = all;
+        }
+        if (!shrunk && w->best.stage == stages)
+            return MPP_OK;
+        MPP_TRY(make_plan(w, plan));
+    }
+    return MPP_OK;
+}
+
+/* What the schedules really take decides. */
+static void choose(struct twolevel *w)
+{
+    const struct mpp_finalist *f = mpp_finalists_best(w->finalists);
+    if (!f || (w->alone && w->alone->objective_ps <= f->simulated_ps))
+        return;
+    w->alone = NULL;
+    w->best = f->answer;
+    w->best_level = (struct level){f->layering, f->stages};
+    w->best_round = (struct round){.schedule = f->schedule, .equal = f->equal, .counts = {f->schedule.stages}};
+}
+
+/* The best of what was found, and how good it is. */
+static enum mpp_status finish(struct twolevel *w, struct mpp_plan **out)
+{
+    choose(w);
+    if (w->alone)
+        *out = w->alone;
+    else
+        MPP_TRY(make_plan(w, out));
+    if (!w->alone && w->options->room)
+        MPP_TRY(fit_stages(w, out));
+    struct mpp_plan *p = *out;
+    p->bound_ps = w->bound < p->objective_ps ? w->bound : p->objective_ps;
+    p->gap = p->objective_ps > 0 ? (double)(p->objective_ps - p->bound_ps) / (double)p->objective_ps : 0;
+    if (w->stopped)
+        p->stopped = w->options->interrupt && *w->options->interrupt ? "Ctrl-C" : "--time-limit";
+    return MPP_OK;
+}
+
+/* How many programs may be solved: small clusters should be answered at once. */
+static int64_t programs_for(int n_devices, bool quick)
+{
+    int64_t n = FEWEST_PROGRAMS + (int64_t)PROGRAMS_PER_DEVICE * n_devices;
+    return quick ? 0 : n < MOST_PROGRAMS ? n : MOST_PROGRAMS;
 }
 
 enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
@@ -420,7 +664,9 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     MPP_TRY(mpp_layering_make(arena, diag, graph, MAX_LAYERS, &layering));
     struct twolevel *w = mpp_arena_array(arena, 1, struct twolevel);
     *w = (struct twolevel){.arena = arena, .diag = diag, .graph = graph, .cluster = cluster, .options = options,
-                           .deadline_s = now_s() + options->time_limit_s};
+                           .programs = programs_for(cluster->n_devices, options->quick), .deadline_s = now_s() + options->time_limit_s};
+    w->capacity = options->capacity_bytes > 0 ? options->capacity_bytes : mpp_device_usable_bytes(&cluster->device);
+    w->finalists = mpp_finalists_new(arena);
     w->plain.layering = layering;
     MPP_TRY(mpp_span_extract(arena, diag, graph, layering, 0, layering->n_layers - 1, MPP_RECOMPUTE_NONE, &w->whole));
     w->merged.layering = mpp_layering_merge_ends(arena, graph, layering);
@@ -439,18 +685,20 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
         mpp_stages_try_both_orders(w->plain.stages);
         mpp_stages_try_both_orders(w->merged.stages);
     }
-    MPP_TRY(solve_rounds(w));
-    if (!w->stopped && exact)
+    MPP_TRY(look_alone(w));
+    if (!w->alone || !dumps(options))
+        MPP_TRY(solve_rounds(w));
+    if (!w->stopped && exact && (!w->alone || !dumps(options)))
         MPP_TRY(solve_exactly(w));
-    if (w->best.n_stages > 0)
-        return make_plan(w, out);
+    if (w->best.time_ps < INT64_MAX)
+        return finish(w, out);
     if (w->stopped) {
         mpp_diag_error(diag, (struct mpp_loc){0}, "the search was stopped before it found a plan");
         return MPP_LIMIT;
     }
     if (options->quiet)
         return MPP_INFEASIBLE;
-    struct mpp_search_result failed = {.least_bytes = least_bytes(w)};
+    struct mpp_search_result failed = as_failed(w, nearest(w));
     if (failed.least_bytes == 0) {
         mpp_diag_error(diag, (struct mpp_loc){0}, "no plan does what --fix asks: no mesh of the pinned sizes runs all ops");
         return MPP_INVALID;

@@ -582,6 +582,9 @@ static bool exact(struct mpp_pairwise *s, int64_t work)
 {
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     struct mpp_pw_exact x = {.upper = upper_of(s), .watch = &s->watch, .work_limit = work};
+    int64_t left = s->set.work_limit - s->work;
+    if (s->set.work_limit > 0 && (work == 0 || work > left))
+        x.work_limit = left > 1 ? left : 1;
     x.choice = mpp_arena_array(scratch, s->p->n_nodes, int32_t);
     mpp_pw_exact_solve(s->g, &x);
     s->work += x.work;

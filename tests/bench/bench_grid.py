@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Is the plan as good as the best of the whole grid of Megatron-style plans? (docs/quality.md)
 
-    tests/bench/bench_grid.py [-v] [--grid FILE] [NAME...]     all rows, or those named: 1.7B ... 1008B, alpa-350M ... alpa-39B
+    tests/bench/bench_grid.py [-v] [--grid FILE] [--laid-out] [NAME...]   all rows, or those named: 1.7B ... 1008B, alpa-350M ... alpa-39B
 
 
 For each configuration of Megatron's table 1 (Narayanan et al., SC21; plans from its repository, examples/sc21/run_table_1.sh)
@@ -9,7 +9,8 @@ and of Alpa's GPT series (Zheng et al., OSDI 22; plans from its repository, benc
 step time of the published plan, of the best point of the grid, and of the plan that mpplan finds without pins, all by the
 same cost model. Prints a Markdown table. Exit status 1 where a plan is slower than the grid's best. The grids of the larger
 rows take many minutes: --grid keeps what was found in FILE, and takes it from there the next time, which is only right while
-prices stay as they are. -v prints what bench_grid says. BENCH_GRID names another bench_grid.
+prices stay as they are. The search counts bytes as its programs do; with --laid-out mpplan itself is asked, too, which lays the
+memory out and plans again with less room where that does not fit (the grid's points are not laid out). -v prints what bench_grid says. BENCH_GRID names another bench_grid.
 """
 import argparse
 import json
@@ -19,6 +20,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+MPPLAN = os.environ.get("MPPLAN", str(ROOT / "build" / "mpplan"))
 BENCH = os.environ.get("BENCH_GRID", str(ROOT / "build" / "tests" / "bench_grid"))
 SLACK = 0.001                          # stages are solved to this gap, ours as well as the grid's
 
@@ -75,7 +77,7 @@ def rows():
 def point_words(p):
     if p is None:
         return "none fits"
-    zero = {"2021": "", "2022": ", ZeRO 1, sequence parallel", "free": ", ZeRO and sequence parallel free"}[p["flavour"]]
+    zero = {"2021": "", "2022": ", 2022", "free": ", free"}[p["flavour"]]
     return (f"dp {p['dp']}, tp {p['tp']}, pp {p['pp']}, micro-batch {p['micro_batch']}"
             + (f", interleave {p['chunks']}" if p["chunks"] > 1 else "") + f", {p['recompute']}{zero}")
 
@@ -89,7 +91,7 @@ def plan_words(p):
 
 
 def seconds(x):
-    return "does not fit" if x is None else f"{x:.4g} s"
+    return "does not fit" if x is None else f"{x:.5g}"
 
 
 def best_point(r):
@@ -106,6 +108,10 @@ def faults(r):
     for what, p in others.items():
         if p and step > p["step_s"] * (1 + SLACK):
             out.append(f"ours takes {step:.6g} s, {what} {p['step_s']:.6g} s")
+    if r.get("laid_out_s", 0) is None:
+        out.append("mpplan finds no plan that fits once it is laid out")
+    elif best_point(r) and r.get("laid_out_s", 0) > best_point(r)["step_s"] * (1 + SLACK):
+        out.append(f"ours takes {r['laid_out_s']:.6g} s once it is laid out, the grid's best point {best_point(r)['step_s']:.6g} s")
     if r["check"]["most_above"] > SLACK:
         out.append(f"a point of the grid takes {100 * r['check']['most_above']:.2f} % more as a plan with its pins")
     if r["check"]["wrongly_passed_over"]:
@@ -120,25 +126,37 @@ def ask(arguments):
     return json.loads(p.stdout)
 
 
+def laid_out(arguments, ours):
+    """Seconds of the plan that mpplan prints, of the kind of schedule that OURS has; None: it finds none."""
+    first = 2 if arguments[0] == "--stages" else 0
+    fix = arguments.index("--fix")
+    kind = {"1F1B": "schedule=1f1b", "interleaved 1F1B": "schedule=interleaved"}.get(ours["schedule"], "pp=1")
+    p = subprocess.run([MPPLAN, *arguments[first:fix], "--fix", kind, "--predict", "--json"], capture_output=True, text=True)
+    return json.loads(p.stdout)["step_s"] if p.returncode == 0 else None
+
+
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("-v", action="store_true", dest="verbose")
     parser.add_argument("--grid", type=Path)
+    parser.add_argument("--laid-out", action="store_true")
     options = parser.parse_args()
     unknown = [n for n in options.names if n not in {r[0] for r in rows()}]
     if unknown:
         print(f"there is no row {unknown[0]}; there are {', '.join(r[0] for r in rows())}", file=sys.stderr)
         return 2
     kept = json.loads(options.grid.read_text()) if options.grid and options.grid.exists() else {}
-    print("| model | GPUs | published plan | its step | best of the grid | its step | ours | its step | better than the grid | "
-          "than published | seconds to plan | gap | grid points: priced, passed over, not fitting |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("| model | GPUs | published plan | s per step | best of the grid | s per step | ours | s per step | laid out | faster than the grid | "
+          "than published | CPU s | gap | points: priced, passed over, no plan |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     worse = 0
     for name, gpus, words, arguments in rows():
         if options.names and name not in options.names:
             continue
         r = {**kept[name], **ask(["--ours", *arguments])} if name in kept else ask(arguments)
+        if options.laid_out and r["ours"]:
+            r["laid_out_s"] = laid_out(arguments, r["ours"])
         if options.grid:
             kept[name] = r
             options.grid.write_text(json.dumps(kept, indent=1) + "\n")
@@ -152,9 +170,10 @@ def main():
         for what in wrong:
             print(f"{name}: {what}", file=sys.stderr, flush=True)
         gap = f"{100 * (1 - ours['bound_s'] / step):.1f} %" if step else ""
-        print(f"| {name} | {gpus} | {words} | {seconds(published)} | {point_words(best)} | {seconds(best and best['step_s'])} | {plan_words(ours)} "
-              f"| {seconds(step)} | {percent(best and best['step_s'])} | {percent(published)} | {ours['cpu_s'] if ours else 0:.1f} | {gap} "
-              f"| {r['points']}: {r['priced']}, {r['dominated']}, {r['none']} |", flush=True)
+        cells = [name, gpus, words, seconds(published), point_words(best), seconds(best and best["step_s"]), plan_words(ours), seconds(step),
+                 seconds(r["laid_out_s"]) if "laid_out_s" in r else "", percent(best and best["step_s"]), percent(published),
+                 f"{ours['cpu_s']:.1f}" if ours else "", gap, f"{r['points']}: {r['priced']}, {r['dominated']}, {r['none']}"]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
     return 1 if worse else 0
 
 
