@@ -5,7 +5,8 @@
  * below the best plan so far. Counts rise through the divisors of the batch: more
  * micro-batches never make a step cheaper by themselves (kernels get smaller, weights are gathered more often),
  * they only save memory. So the search stops at the first count whose best plan memory does not bind, or, once
- * a plan is found, at the first count that brings no better one. */
+ * a plan is found, at the first count that brings no better one. All that is to a gap where programs are large. Then
+ * the plan is proven, or made, optimal over all of them, as far as a limit on work allows (prove). */
 #include "planner/search.h"
 
 #include <errno.h>
@@ -17,7 +18,7 @@
 /* Nodes: smaller problems are solved to proven optimality, larger ones to a gap, huge ones within a work limit too. */
 enum { SMALL_PROBLEM = 600, LARGE_PROBLEM = 2000 };
 static const double LARGE_GAP = 0.008, UNIFORM_GAP = 0.0095;
-static const int64_t LARGE_WORK = 600000000;
+static const int64_t LARGE_WORK = 600000000, PROOF_WORK = 600000000; /* of one solve; of the proof, over all of them */
 /* Three axes give up to 125 choices a node. With tables of so many entries most programs are still eliminated exactly
  * (gpt: 125 million, 0.6 GiB, 2 s). */
 static const int64_t LARGE_TABLE = INT64_C(1) << 27;
@@ -32,6 +33,13 @@ struct trial {
     int64_t bound;
 };
 
+/* A mesh and count whose optimum is not known: nothing there costs less than BOUND. */
+struct open {
+    struct mpp_candidate c;
+    int64_t micro_batches, bound;
+    bool priced, given_up;
+};
+
 struct search {
     struct mpp_arena *arena;
     struct mpp_graph *g;
@@ -41,6 +49,8 @@ struct search {
     struct mpp_candidate *candidate;
     int n_candidates;
     struct mpp_search_result *out;
+    struct open *open;
+    size_t n_open, open_cap;
     int n_exported;
     enum mpp_status exported;
     struct {
@@ -228,6 +238,74 @@ static void try_within(struct search *s, struct trial *t, int64_t micro_batches)
         s->unanswered = s->unanswered || !s->out->found;
 }
 
+static void note_open(struct search *s, const struct trial *t, int64_t micro_batches)
+{
+    s->open = mpp_arena_grow(s->arena, s->open, &s->open_cap, s->n_open + 1, sizeof *s->open);
+    s->open[s->n_open++] = (struct open){t->c, micro_batches, t->bound, false, false};
+}
+
+/* ---- proof ---- */
+
+/* The optimum of one mesh and count, if that is below the best plan; what is learnt about its bound. Prices come first: when
+ * these show that nothing costs less than ENOUGH (0: go on all the same), the rest waits. */
+static void settle(struct search *s, struct open *o, int64_t enough, int64_t *work)
+{
+    struct trial t = {.arena = mpp_arena_scratch(s->arena), .c = o->c};
+    struct mpp_solver_settings set = mpp_solver_defaults();
+    struct mpp_solver *solver;
+    struct mpp_pin_rules *rules;
+    const char *reason;
+    mpp_graph_set_batch(s->g, s->g->global_batch / o->micro_batches);
+    o->given_up = o->priced;
+    o->priced = true;
+    if (mpp_pins_resolve(t.arena, s->g, &t.c, &s->opt->pins, &rules, &reason)
+        && mpp_stage_problem_build(t.arena, s->cluster, rules, MPP_STAGE_ALONE, s->capacity, &t.p, &reason)) {
+        t.choice = mpp_arena_array(t.arena, t.p->solver.n_nodes, int32_t);
+        t.p->solver.capacity_bytes = s->capacity;
+        set.interrupt = s->opt->interrupt;
+        set.upper_bound = s->out->objective;
+        set.work_limit = *work;
+        set.enough = enough;
+        if (t.c.mesh.n_axes > 2)
+            set.table_limit = LARGE_TABLE;
+        enum mpp_status st = mpp_solver_setup(&t.p->solver, &set, &solver);
+        if (st == MPP_OK) {
+            st = mpp_solver_solve(solver, t.choice, &t.info);
+            mpp_solver_free(solver);
+            s->out->tried++;
+            *work -= t.info.work;
+            o->given_up |= enough == 0 || t.info.bound <= enough;
+            o->bound = st == MPP_INFEASIBLE ? s->out->objective : t.info.bound > o->bound ? t.info.bound : o->bound;
+            say(s, &t, o->micro_batches, st == MPP_OK && t.info.status == MPP_SOLVER_OPTIMAL ? "optimal"
+                                         : o->bound >= s->out->objective ? "not better" : "not proven");
+            if (st == MPP_OK)
+                keep(s, &t, o->micro_batches, s->bound_by_memory);
+        }
+    }
+    mpp_arena_free(t.arena);
+}
+
+/* Until nothing that was searched can be cheaper than the best plan, or the work is spent. */
+static void prove(struct search *s)
+{
+    int64_t work = PROOF_WORK;
+    while (s->out->found && work > 0 && !s->limited && !(s->opt->interrupt && *s->opt->interrupt)) {
+        struct open *next = NULL;
+        for (size_t i = 0; i < s->n_open; i++)
+            if (!s->open[i].given_up && s->open[i].bound < s->out->objective && (!next || s->open[i].bound < next->bound))
+                next = &s->open[i];
+        if (!next)
+            break;
+        int64_t enough = s->out->objective;
+        for (size_t i = 0; i < s->n_open; i++)
+            if (&s->open[i] != next && !s->open[i].given_up && s->open[i].bound < enough)
+                enough = s->open[i].bound;
+        settle(s, next, next->priced ? 0 : enough, &work);
+    }
+    for (size_t i = 0; i < s->n_open; i++)
+        s->out->bound = s->open[i].bound < s->out->bound ? s->open[i].bound : s->out->bound;
+}
+
 /* ---- all meshes at one micro-batch count ---- */
 
 static void try_count(struct search *s, int64_t micro_batches, int64_t micro_batch)
@@ -257,8 +335,8 @@ static void try_count(struct search *s, int64_t micro_batches, int64_t micro_bat
         stop = s->opt->interrupt && *s->opt->interrupt;
     }
     for (int i = 0; i < s->n_candidates; i++) {
-        if (trial[i].bound < s->out->bound)
-            s->out->bound = trial[i].bound;
+        if (trial[i].bound < INT64_MAX)
+            note_open(s, &trial[i], micro_batches);
         mpp_arena_free(trial[i].arena);
     }
     s->limited = s->limited || stop;
@@ -342,6 +420,7 @@ enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph,
     }
     if (s.exported != MPP_OK)
         return s.exported;
+    prove(&s);
     out->stopped = s.limited;
     if (s.limited)
         out->bound = 0;           /* what was not looked at is not bounded */

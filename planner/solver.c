@@ -411,7 +411,8 @@ static void solve_within(struct mpp_solver *s, struct mpp_solver_info *info)
     say(s, "priced");
     if (s->set.upper_bound == 0 && !s->found && s->n_rows > 0 && !mpp_solver_closed(s) && !mpp_solver_stopped(s))
         mpp_solver_least_peak(s);
-    mpp_solver_search(s, info);
+    if (s->set.enough == 0 || s->bound <= s->set.enough)
+        mpp_solver_search(s, info);
 }
 
 static void finish(struct mpp_solver *s, int32_t *out_choice, struct mpp_solver_info *info)

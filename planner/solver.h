@@ -75,6 +75,7 @@ struct mpp_solver_settings {
     int64_t work_limit;           /* units of counted work (table entries, simplex pivots x rows); 0: default */
     int64_t upper_bound;          /* only what costs less is of use, 0: anything is. When nothing can be within
                                    * the gap below it: MPP_LIMIT, and info.bound says so */
+    int64_t enough;               /* stop once prices on memory have raised the bound above that; 0: never */
     bool quick;                   /* stop after the bound without memory and the first test of memory */
     FILE *log;                    /* one line per phase; NULL: silent */
     const char *dump_full;        /* CPLEX LP file to write before solving: the whole problem; NULL: none */

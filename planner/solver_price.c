@@ -15,8 +15,8 @@ enum { MAX_ACTIVE = 48, MAX_POOL = 120, MAX_STEPS = 90, CLOSE_STEPS = 12, PEAK_P
 
 /* Elimination limits, entries: of the whole, and of one restricted to few choices. */
 static const double PLAN_ENTRIES = 2e8;
-static const double CLOSE_PEAK = 0.97;
-static const int64_t FIX_WORK = INT64_C(4000000000);
+static const double CLOSE_PEAK = 0.97, ABOVE = 1.002;
+static const int64_t FIX_WORK = 300000000, DUMP_WORK = INT64_C(4000000000);
 
 struct pool {
     struct mpp_arena *arena;
@@ -268,7 +268,7 @@ static void ascent(struct dual *d, int max_steps)
         bool rose = step == 0 || (double)(d->best - before) > 1e-5 * (double)(d->best > 0 ? d->best : 1);
         stale = rose ? 0 : stale + 1;
         theta = rose ? theta : theta * 0.85;
-        double target = s->upper < MPP_SOLVER_INF ? (double)s->upper : d->dummy, norm = shares_step(d, choice, 0);
+        double target = s->upper < MPP_SOLVER_INF ? ABOVE * (double)s->upper : d->dummy, norm = shares_step(d, choice, 0);
         norm += shifts_step(d, d->copies, 0);
         if (d->pool->n_active > 0 && d->pool->n > 0) {
             double mix = master_prices(s, d->pool, target, false, (double)((int64_t)1 << MPP_SOLVER_PRICE_BITS),
@@ -449,7 +449,7 @@ void mpp_solver_fix(struct mpp_solver *s)
     int32_t gone = 0;
     s->pair = mpp_arena_array(s->arena, s->consumer_first[s->p->n_values], const uint8_t *);
     s->set.gap = -1; /* never close enough */
-    s->set.work_limit = s->work + FIX_WORK;
+    s->set.work_limit = s->work + (set.dump_reduced ? DUMP_WORK : FIX_WORK);
     for (int round = 0; round < FIX_ROUNDS && (gone > 0 || (gone == 0 && round < 3))
                     && (s->bound < s->upper || s->set.dump_reduced); round++) { /* a dump wants all that can be ruled out */
         gone = fix_round(s, round == 0 ? 1 : round == 1 ? CLOSE_STEPS : MAX_STEPS, pool);

@@ -9,8 +9,8 @@
 #include "planner/pairwise_form.h"
 #include "planner/solver_internal.h"
 
-enum { WIDER = 2 };
-static const int64_t PAIRWISE_WORK = 500000000;
+enum { WIDER = 2, NEAR = 16, GLANCES = 2 };
+static const int64_t PAIRWISE_WORK = 500000000, GLANCE_WORK = 60000000;
 static const double FIRST_REACH = 5e-6;
 
 /* The prices of the last ascent, at the rows that are left. */
@@ -39,7 +39,7 @@ static bool any_alive(const struct mpp_solver *s)
 }
 
 /* What is alive, for a cost below s->upper: the best of it is offered. True if nothing better is left in it. */
-static bool solve_alive(struct mpp_solver *s, struct mpp_solver_info *info)
+static bool solve_alive(struct mpp_solver *s, bool glance, struct mpp_solver_info *info)
 {
     if (s->bound >= s->upper || !any_alive(s))
         return true;
@@ -55,8 +55,10 @@ static bool solve_alive(struct mpp_solver *s, struct mpp_solver_info *info)
     set.upper = s->upper < MPP_SOLVER_INF ? s->upper : 0;
     set.lower = s->bound;
     set.interrupt = s->set.interrupt;
-    set.work_limit = s->set.work_limit - s->work < PAIRWISE_WORK ? s->set.work_limit - s->work : PAIRWISE_WORK;
+    set.work_limit = glance ? GLANCE_WORK : PAIRWISE_WORK;
+    set.work_limit = s->set.work_limit - s->work < set.work_limit ? s->set.work_limit - s->work : set.work_limit;
     set.log = s->set.log;
+    set.glance = glance;
     give_prices(s, &set, a);
     if (mpp_pairwise_setup(&f->problem, &set, a, &solver) == MPP_OK) {
         enum mpp_status st = mpp_pairwise_solve(solver, answer, &x);
@@ -98,14 +100,14 @@ static struct mpp_solver *fork_solver(const struct mpp_solver *s)
     return f;
 }
 
-/* Look for what costs less than TARGET. True if that is settled: the optimum is found, or nothing does. */
-static bool search_below(struct mpp_solver *s, int64_t target, struct mpp_solver_info *info)
+/* Look for what costs less than TARGET; with GLANCE only where that is quick. True if that is settled: the optimum is found, or nothing does. */
+static bool search_below(struct mpp_solver *s, int64_t target, bool glance, struct mpp_solver_info *info)
 {
     struct mpp_solver *f = fork_solver(s);
     f->upper = target;
     if (!s->tune.no_prices)
         mpp_solver_fix(f);
-    bool settled = solve_alive(f, info);
+    bool settled = solve_alive(f, glance, info);
     int64_t below = f->upper; /* the best of the copy's, or TARGET */
     s->work = f->work;
     s->fits |= f->fits;
@@ -122,15 +124,29 @@ static bool search_below(struct mpp_solver *s, int64_t target, struct mpp_solver
     return settled;
 }
 
+/* A good choice first, which is quick: it spares the search what lies beyond. */
+static void glance(struct mpp_solver *s, double reach, struct mpp_solver_info *info)
+{
+    int64_t before = s->upper;
+    for (int trial = 0; trial < GLANCES && s->upper == before && !mpp_solver_closed(s) && !mpp_solver_stopped(s); reach *= WIDER * WIDER, trial++) {
+        double target = (double)s->bound + reach;
+        bool all = target >= (double)s->upper || target >= (double)(MPP_SOLVER_INF / 2);
+        (void)search_below(s, all ? s->upper : (int64_t)target, true, info);
+        if (all)
+            break;
+    }
+}
+
 void mpp_solver_search(struct mpp_solver *s, struct mpp_solver_info *info)
 {
     int64_t begun = s->bound;
     double reach = FIRST_REACH * (double)(s->bound > 0 ? s->bound : 1) + 1;
     bool go_on = true;
+    glance(s, reach * WIDER, info);
     while (go_on && !mpp_solver_closed(s) && !mpp_solver_stopped(s)) {
         double target = (double)begun + reach;
-        bool all = target >= (double)s->upper || target >= (double)(MPP_SOLVER_INF / 2);
-        go_on = target <= (double)s->bound || (search_below(s, all ? s->upper : (int64_t)target, info) && !all);
+        bool all = (double)begun + NEAR * reach >= (double)s->upper || target >= (double)(MPP_SOLVER_INF / 2);
+        go_on = target <= (double)s->bound || (search_below(s, all ? s->upper : (int64_t)target, false, info) && !all);
         if (all && s->bound >= s->upper && !s->found && s->upper >= MPP_SOLVER_INF)
             s->bound = MPP_SOLVER_INF;
         reach *= WIDER;

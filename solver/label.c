@@ -5,13 +5,13 @@
 #include "solver/pack.h"
 
 enum { MOST_LABELS = 2000000, BATCH = 1000, COMPARED = 200, LOOKED_AT = 12 };
-static const int64_t MOST_WORK = 400000000;
+static const int64_t MOST_WORK = 200000000;
 
 struct mpp_pw_labels *mpp_pw_labels_new(const struct mpp_pw_graph *g, const int32_t *row, int32_t n_rows,
                                         const int64_t *price, int64_t slack, struct mpp_arena *arena)
 {
     struct mpp_pw_labels *l = mpp_arena_array(arena, 1, struct mpp_pw_labels);
-    *l = (struct mpp_pw_labels){.arena = arena, .n_rows = n_rows, .row = row, .slack = slack};
+    *l = (struct mpp_pw_labels){.arena = arena, .n_rows = n_rows, .row = row, .slack = slack, .most_work = MOST_WORK};
     for (int32_t r = 0; r < n_rows; r++) {
         l->capacity[r] = g->capacity[row[r]];
         l->price[r] = price[row[r]];
@@ -39,7 +39,7 @@ void mpp_pw_labels_range(const struct mpp_pw_labels *l, const struct mpp_pw_node
 
 static int32_t new_label(struct mpp_pw_labels *l)
 {
-    if (l->n >= MOST_LABELS || l->work > MOST_WORK) {
+    if (l->n >= MOST_LABELS || l->work > l->most_work) {
         l->full = true;
         return -1;
     }
@@ -192,6 +192,11 @@ struct term {
     int32_t id;
 };
 
+struct promise {                  /* of a label: what it and the rest cost above the least */
+    double over;
+    size_t at;
+};
+
 static int least_over_first(const void *a, const void *b)
 {
     const struct term *x = a, *y = b;
@@ -207,6 +212,15 @@ static struct term *sorted(const struct mpp_pw_labels *l, const int32_t *id, int
     return t;
 }
 
+static int64_t rest_of_sum(const struct mpp_pw_labels *l, const int64_t *x, const int64_t *y)
+{
+    int64_t bytes[MPP_PW_LABEL_ROWS];
+    for (int32_t r = 0; r < l->n_rows; r++)
+        bytes[r] = x[r] + y[r];
+    double least = mpp_pw_rest_least(l, bytes);
+    return least < (double)MPP_PW_BIG ? (int64_t)least : MPP_PW_BIG;
+}
+
 /* Can bytes X and Y, beside the rest, stay within capacity and leave so little of it that OVER is no more than LIMIT? What is
  * left free costs its price: cost = bound + over + price of the free bytes. */
 static bool of_use(const struct mpp_pw_labels *l, const int64_t *x, const int64_t *y, int64_t over, int64_t limit)
@@ -220,7 +234,7 @@ static bool of_use(const struct mpp_pw_labels *l, const int64_t *x, const int64_
         if (free_bytes > 0)
             idle += (mpp_i128)free_bytes * l->price[r];
     }
-    return over + (mpp_i128)(idle >> MPP_PW_PRICE_BITS) <= limit;
+    return over + (mpp_i128)(idle >> MPP_PW_PRICE_BITS) <= limit && (!l->knows_rest || over + rest_of_sum(l, x, y) <= limit);
 }
 
 static void add_sum(struct mpp_pw_labels *l, int32_t a, int32_t b)
@@ -257,6 +271,35 @@ static bool is_covered(const struct mpp_pw_labels *l, const int32_t *front, size
     return false;
 }
 
+static int most_promising(const void *a, const void *b)
+{
+    const struct promise *x = a, *y = b;
+    return x->over != y->over ? (x->over < y->over ? -1 : 1) : (x->at > y->at) - (x->at < y->at);
+}
+
+void mpp_pw_labels_narrow(struct mpp_pw_labels *l, size_t from, int32_t most)
+{
+    size_t n = l->n_cur - from, kept = from;
+    if (l->beam == 0 || n <= (size_t)most || !l->knows_rest)
+        return;
+    struct mpp_arena *scratch = mpp_arena_scratch(l->arena);
+    struct promise *x = mpp_arena_array(scratch, n, struct promise);
+    bool *stays = mpp_arena_array(scratch, n, bool);
+    for (size_t i = 0; i < n; i++) {
+        int32_t id = l->cur[from + i];
+        x[i] = (struct promise){(double)l->label[id].over + mpp_pw_rest_least(l, mpp_pw_label_bytes(l, id)), i};
+    }
+    qsort(x, n, sizeof *x, most_promising);
+    for (int32_t i = 0; i < most; i++)
+        stays[x[i].at] = true;
+    for (size_t i = 0; i < n; i++)
+        if (stays[i])
+            l->cur[kept++] = l->cur[from + i];
+    l->n_cur = kept;
+    l->cut = true;
+    mpp_arena_free(scratch);
+}
+
 /* Sums of the N labels ID and those of SUB become the current list's part from FROM on. */
 static void sum_up(struct mpp_pw_labels *l, size_t from, const int32_t *id, int32_t n, const struct mpp_pw_list *sub,
                    int64_t limit)
@@ -279,10 +322,13 @@ static void sum_up(struct mpp_pw_labels *l, size_t from, const int32_t *id, int3
         }
         if (l->n_cur - from > front + front / 2 + BATCH) {
             settle(l, from, start);
+            if (l->beam > 0 && l->n_cur - from > 2 * (size_t)l->beam)
+                mpp_pw_labels_narrow(l, from, l->beam);
             front = l->n_cur - from;
         }
     }
     settle(l, from, start);
+    mpp_pw_labels_narrow(l, from, l->beam);
     mpp_arena_free(scratch);
 }
 

@@ -6,14 +6,16 @@
  * is known already. Equal components (layers of a model) are worked out once, and n of them by doubling. Then the lists are
  * joined, the shortest first. What is sought lies mostly close to the bound, so a small distance is searched first, then
  * wider ones. Rows join as answers violate them. All in whole numbers. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "solver/pack.h"
 
-enum { FIRST_ROWS = 8, MOST_TRIALS = 90, WIDER = 8, WIDER_SOON = 2, ROWS_AT_ONCE = 3 };
+enum { FIRST_ROWS = 8, MOST_TRIALS = 90, WIDER = 8, WIDER_SOON = 2, ROWS_AT_ONCE = 3, HUB_EDGES = 12, HUB_CHOICES = 6,
+       BEAM = 250, LAST_BEAM = 40, CHOOSE_FROM = 10, SAMPLE = 100, MANY_PARTS = 200 };
 static const double FIRST_REACH = 1e-8;
-static const int64_t MUCH_WORK = 2000000, MOST_SCALE = (int64_t)1 << 57;
+static const int64_t MUCH_WORK = 2000000, GLANCE_WORK = 30000000, MOST_SCALE = (int64_t)1 << 57;
 
 struct pack {
     struct mpp_pw_graph *g;
@@ -27,6 +29,7 @@ struct pack {
     int32_t n_parts;
     struct mpp_pw_part **part;
     struct mpp_pw_labels *labels;
+    int64_t *copies;              /* [n_parts] that a sum leaves */
 };
 
 /* ---- components ---------------------------------------------------------------------------------------- */
@@ -203,30 +206,47 @@ static void add_range(const struct pack *p, const struct mpp_pw_list *list, int6
     }
 }
 
-/* What a sum that holds LEAST to MOST leaves to all others. */
-static void set_rest(struct pack *p, const int64_t *least, const int64_t *most)
+/* What a sum that holds LEAST to MOST leaves to all others: so many COPIES of each part. */
+static void set_rest(struct pack *p, const int64_t *least, const int64_t *most, const int64_t *copies)
 {
+    mpp_pw_rest_set(p->labels, copies);
     for (int32_t r = 0; r < p->n_rows; r++) {
         p->labels->rest_least[r] = p->labels->all_least[r] - least[r];
         p->labels->rest_most[r] = p->labels->all_most[r] - most[r];
     }
 }
 
-/* N copies of PART: half of them twice, and one more where N is odd. */
-static struct mpp_pw_list power_of(struct pack *p, const struct mpp_pw_part *part, int32_t n)
+/* N copies of PART number I: half of them twice, and one more where N is odd. */
+static struct mpp_pw_list power_of(struct pack *p, int32_t i, int32_t n)
 {
+    const struct mpp_pw_part *part = p->part[i];
     int64_t least[MPP_PW_LABEL_ROWS] = {0}, most[MPP_PW_LABEL_ROWS] = {0};
     if (n == 1)
         return part->list;
-    struct mpp_pw_list half = power_of(p, part, n / 2);
+    struct mpp_pw_list half = power_of(p, i, n / 2);
     add_range(p, &part->list, n / 2 * 2, least, most);
-    set_rest(p, least, most);
+    p->copies[i] = part->n_copies - n / 2 * 2;
+    set_rest(p, least, most, p->copies);
     struct mpp_pw_list both = mpp_pw_labels_join(p->labels, &half, &half);
-    if (n % 2 == 0 || p->labels->full)
-        return both;
-    add_range(p, &part->list, 1, least, most);
-    set_rest(p, least, most);
-    return mpp_pw_labels_join(p->labels, &both, &part->list);
+    if (n % 2 != 0 && !p->labels->full) {
+        add_range(p, &part->list, 1, least, most);
+        p->copies[i]--;
+        set_rest(p, least, most, p->copies);
+        both = mpp_pw_labels_join(p->labels, &both, &part->list);
+    }
+    p->copies[i] = part->n_copies;
+    return both;
+}
+
+/* Pile AT holds ALL or none of its parts' copies. */
+static void count_pile(struct pack *p, const struct pile *pile, int32_t at, bool all)
+{
+    if (pile[at].left < 0) {
+        p->copies[pile[at].part] = all ? p->part[pile[at].part]->n_copies : 0;
+        return;
+    }
+    count_pile(p, pile, pile[at].left, all);
+    count_pile(p, pile, pile[at].right, all);
 }
 
 /* What N copies choose by a label of power_of(n). */
@@ -278,8 +298,16 @@ static bool make_piles(struct pack *p, struct pile *pile, bool *out_empty)
     for (int32_t i = 0; i < p->n_parts; i++)
         pile[i] = (struct pile){.part = i, .left = -1, .right = -1, .nodes = p->part[i]->n};
     qsort(pile, (size_t)p->n_parts, sizeof *pile, smallest_first);
+    struct mpp_pw_part **known = mpp_arena_array(p->trial, p->n_parts, struct mpp_pw_part *);
+    p->copies = mpp_arena_array(p->trial, p->n_parts, int64_t);
     for (int32_t i = 0; i < p->n_parts; i++) {
         struct mpp_pw_part *part = p->part[pile[i].part];
+        if (p->n_parts <= MANY_PARTS) {
+            mpp_pw_rest_know(l, known, i);
+            mpp_pw_rest_set(l, p->copies);
+        }
+        known[i] = part;
+        p->copies[i] = part->n_copies;
         if (!mpp_pw_part_labels(part, p->g, l))
             return false;
         if (part->list.n == 0)
@@ -287,12 +315,16 @@ static bool make_piles(struct pack *p, struct pile *pile, bool *out_empty)
         pile[i].least = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
         pile[i].most = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
         add_range(p, &part->list, part->n_copies, pile[i].least, pile[i].most);
+        add_range(p, &part->list, part->n_copies, l->known_least, l->known_most);
         add_nodes(p, part, -part->n_copies); /* closer than by nodes: */
         add_range(p, &part->list, part->n_copies, l->all_least, l->all_most);
     }
+    mpp_pw_rest_know(l, p->part, p->n_parts);
+    for (int32_t i = 0; i < p->n_parts; i++)
+        p->copies[i] = p->part[i]->n_copies;
     for (int32_t i = 0; i < p->n_parts; i++) {
         struct mpp_pw_part *part = p->part[pile[i].part];
-        pile[i].list = power_of(p, part, part->n_copies);
+        pile[i].list = power_of(p, pile[i].part, part->n_copies);
         if (l->full || pile[i].list.n == 0)
             return !l->full;
     }
@@ -300,20 +332,90 @@ static bool make_piles(struct pack *p, struct pile *pile, bool *out_empty)
     return true;
 }
 
-/* The two shortest lists of the N piles that are not joined yet. */
-static void shortest_two(const struct pile *pile, int32_t n, int32_t out[2])
+/* Piles A and B as pile SUM. */
+static void join_piles(struct pack *p, struct pile *pile, int32_t a, int32_t b, int32_t sum)
 {
-    out[0] = out[1] = -1;
-    for (int32_t i = 0; i < n; i++) {
-        if (pile[i].joined)
-            continue;
-        if (out[0] < 0 || pile[i].list.n < pile[out[0]].list.n) {
-            out[1] = out[0];
-            out[0] = i;
-        } else if (out[1] < 0 || pile[i].list.n < pile[out[1]].list.n) {
-            out[1] = i;
-        }
+    struct pile *x = &pile[sum];
+    *x = (struct pile){.part = -1, .left = a, .right = b};
+    x->least = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
+    x->most = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
+    for (int32_t r = 0; r < p->n_rows; r++) {
+        x->least[r] = pile[a].least[r] + pile[b].least[r];
+        x->most[r] = pile[a].most[r] + pile[b].most[r];
     }
+    count_pile(p, pile, sum, false);
+    set_rest(p, x->least, x->most, p->copies);
+    count_pile(p, pile, sum, true);
+    x->list = mpp_pw_labels_join(p->labels, &pile[a].list, &pile[b].list);
+}
+
+/* The shortest lists of the N piles that are not joined yet, shortest first. */
+static int32_t shortest(const struct pile *pile, int32_t n, int32_t out[CHOOSE_FROM])
+{
+    int32_t m = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t at = m;
+        while (!pile[i].joined && at > 0 && pile[out[at - 1]].list.n > pile[i].list.n)
+            at--;
+        if (pile[i].joined || at == CHOOSE_FROM)
+            continue;
+        m += m < CHOOSE_FROM;
+        memmove(out + at + 1, out + at, (size_t)(m - at - 1) * sizeof *out);
+        out[at] = i;
+    }
+    return m;
+}
+
+/* Part of a list: around what costs least. */
+static struct mpp_pw_list middle_of(const struct pack *p, const struct mpp_pw_list *list)
+{
+    const struct mpp_pw_label *label = p->labels->label;
+    int32_t least = 0, from;
+    for (int32_t i = 1; i < list->n; i++)
+        least = label[list->id[i]].over < label[list->id[least]].over ? i : least;
+    from = least > SAMPLE / 2 ? least - SAMPLE / 2 : 0;
+    from = list->n - from < SAMPLE ? list->n - SAMPLE : from;
+    from = from > 0 ? from : 0;
+    return (struct mpp_pw_list){list->n - from < SAMPLE ? list->n - from : SAMPLE, list->id + from};
+}
+
+/* Piles A and B: how many of their sums are kept, to one of as many as there are; tried on part of them. */
+static double try_sum(struct pack *p, struct pile *pile, int32_t a, int32_t b, int32_t sum)
+{
+    struct mpp_pw_list x = pile[a].list, y = pile[b].list;
+    size_t kept = p->labels->n;
+    bool cut = p->labels->cut;
+    pile[a].list = middle_of(p, &x);
+    pile[b].list = middle_of(p, &y);
+    double pairs = (double)pile[a].list.n * pile[b].list.n;
+    join_piles(p, pile, a, b, sum);
+    pile[a].list = x;
+    pile[b].list = y;
+    p->labels->n = kept;
+    p->labels->cut = cut;
+    return (pile[sum].list.n + 1) / pairs;
+}
+
+/* Two of the N piles to join next: those whose sum is short for what it holds, as many of its labels make others needless.
+ * SHARE [n_parts * 2][n_parts * 2] remembers what was tried; NULL: the shortest. */
+static void choose_two(struct pack *p, struct pile *pile, int32_t n, double *share, int32_t out[2])
+{
+    int32_t from[CHOOSE_FROM] = {0}, m = shortest(pile, n, from), width = 2 * p->n_parts;
+    double best = HUGE_VAL;
+    out[0] = from[0];
+    out[1] = m > 1 ? from[1] : -1;
+    for (int32_t i = 0; i < m && m > 2 && share; i++)
+        for (int32_t j = i + 1; j < m && !p->labels->full; j++) {
+            int32_t a = from[i] < from[j] ? from[i] : from[j], b = from[i] < from[j] ? from[j] : from[i];
+            double *x = &share[(int64_t)a * width + b];
+            if (*x == 0)
+                *x = try_sum(p, pile, a, b, n);
+            if (*x < best) {
+                best = *x;
+                out[0] = a;
+                out[1] = b;
+            }
+        }
 }
 
 /* All that lies within the labels' slack of the bound: the cheapest into the choice. False: too much. */
@@ -323,6 +425,7 @@ static bool put_together(struct pack *p, bool *out_any)
     struct pile *pile = mpp_arena_array(p->trial, 2 * (int64_t)p->n_parts + 1, struct pile);
     struct mpp_pw_list none = {0};
     int32_t n = p->n_parts, two[2], best[2];
+    double *share = n <= MANY_PARTS ? mpp_arena_array(p->trial, 4 * n * n, double) : NULL;
     bool empty;
     *out_any = false;
     if (!make_piles(p, pile, &empty))
@@ -330,22 +433,14 @@ static bool put_together(struct pack *p, bool *out_any)
     if (empty || n == 0)
         return true;
     for (int32_t left = n; left > 2; left--, n++) {
-        shortest_two(pile, n, two);
-        struct pile *a = &pile[two[0]], *b = &pile[two[1]], *sum = &pile[n];
-        *sum = (struct pile){.part = -1, .left = two[0], .right = two[1]};
-        sum->least = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
-        sum->most = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
-        for (int32_t r = 0; r < p->n_rows; r++) {
-            sum->least[r] = a->least[r] + b->least[r];
-            sum->most[r] = a->most[r] + b->most[r];
-        }
-        set_rest(p, sum->least, sum->most);
-        a->joined = b->joined = true;
-        sum->list = mpp_pw_labels_join(l, &a->list, &b->list);
-        if (l->full || sum->list.n == 0)
+        choose_two(p, pile, n, share, two);
+        l->beam *= left == 3 ? LAST_BEAM : 1; /* what comes of it is not joined any more */
+        join_piles(p, pile, two[0], two[1], n);
+        pile[two[0]].joined = pile[two[1]].joined = true;
+        if (l->full || pile[n].list.n == 0)
             return !l->full;
     }
-    shortest_two(pile, n, two);
+    choose_two(p, pile, n, share, two);
     if (!mpp_pw_labels_best(l, &pile[two[0]].list, two[1] >= 0 ? &pile[two[1]].list : &none, p->x->upper, best))
         return true;
     *out_any = true;
@@ -444,53 +539,103 @@ static bool prepare(struct pack *p)
     return true;
 }
 
+/* A distance, searched: what is known of it. */
+struct trial {
+    int64_t reach, cost;
+    bool whole, cut, any, fits, better; /* whole: there was room for all; cut: but not all was looked at */
+};
+
+/* Labels up to a distance put together; for a glance only the most promising. */
+static void try_reach(struct pack *p, struct trial *t)
+{
+    struct mpp_pw_pack *x = p->x;
+    p->labels = mpp_pw_labels_new(p->g, p->row, p->n_rows, p->price, t->reach, p->trial);
+    if (x->glance) {
+        p->labels->beam = BEAM;
+        p->labels->most_work = GLANCE_WORK;
+    }
+    t->whole = put_together(p, &t->any);
+    t->cut = p->labels->cut;
+    t->fits = t->better = false;
+    x->work += p->labels->work;
+    if (!t->any)
+        return;
+    t->fits = examine(p, &t->cost);
+    t->better = t->fits && t->cost < x->upper;
+    if (t->better) {
+        x->upper = x->cost = t->cost;
+        x->found = true;
+        memcpy(x->best, x->choice, sizeof *x->best * (size_t)p->g->n_nodes);
+    }
+}
+
+/* The next distance to look at: wider, but not beyond what is of use. */
+static int64_t widen(const struct pack *p, int64_t reach, int64_t most)
+{
+    int wider = p->labels->work < MUCH_WORK || p->labels->beam > 0 ? WIDER : WIDER_SOON;
+    reach = reach > MPP_PW_BIG / wider ? MPP_PW_BIG : reach * wider;
+    return reach > most / WIDER_SOON ? most : reach;
+}
+
 static void solve(struct pack *p)
 {
     struct mpp_pw_pack *x = p->x;
-    int64_t reach = 0;
+    struct trial t = {0};
     for (int trial = 0; trial < MOST_TRIALS && !x->watch->expired(x->watch->context); trial++) {
         mpp_arena_free(p->trial);
         p->trial = mpp_arena_scratch(p->scratch);
         if (!prepare(p))
             return;
         x->bound = p->bound > x->bound ? p->bound : x->bound;
-        if (reach == 0) {
-            reach = (int64_t)(FIRST_REACH * (double)(p->bound > 0 ? p->bound : 1)) + 1;
-            reach = x->lower - p->bound > reach ? x->lower - p->bound : reach;
+        if (trial == 0) {
+            t.reach = (int64_t)(FIRST_REACH * (double)(p->bound > 0 ? p->bound : 1)) + 1;
+            t.reach = x->lower - p->bound > t.reach ? x->lower - p->bound : t.reach;
         }
         int64_t most = x->upper - 1 - p->bound;
-        reach = reach < most ? reach : most;
-        if (reach < 0) {
+        t.reach = t.reach < most ? t.reach : most;
+        if (most < 0) {
             x->status = x->found ? MPP_PW_EXACT_OPTIMAL : MPP_PW_EXACT_NONE;
             return;
         }
-        p->labels = mpp_pw_labels_new(p->g, p->row, p->n_rows, p->price, reach, p->trial);
-        bool any, whole = put_together(p, &any), fits = false;
-        int64_t cost = 0;
-        x->work += p->labels->work;
         int32_t rows = p->n_rows;
-        if (any) {
-            fits = examine(p, &cost);
-            if (fits && cost < x->upper) {
-                x->upper = x->cost = cost;
-                x->found = true;
-                memcpy(x->best, x->choice, sizeof *x->best * (size_t)p->g->n_nodes);
+        try_reach(p, &t);
+        x->rows = p->n_rows;
+        if (!t.whole || (t.any && !t.fits && p->n_rows == rows))
+            return;
+        if (t.any && !t.fits)
+            continue;             /* again, with the rows it is over */
+        most = x->upper - 1 - p->bound;
+        if (!t.cut) {
+            x->reach = t.reach;
+            x->bound = p->bound + t.reach > x->bound ? p->bound + t.reach : x->bound;
+            if (most <= t.reach) {
+                x->status = x->found ? MPP_PW_EXACT_OPTIMAL : MPP_PW_EXACT_NONE;
+                return;
             }
         }
-        if (!whole || (any && !fits && p->n_rows == rows))
-            return;
-        x->rows = p->n_rows;
-        x->reach = reach;
-        if (any && !fits)
-            continue;             /* again, with the rows it is over */
-        if (x->upper - 1 - p->bound <= reach) {
-            x->status = x->found ? MPP_PW_EXACT_OPTIMAL : MPP_PW_EXACT_NONE;
-            return;
+        if (t.cut && t.better) {  /* once more with less room for what promises little */
+            t.reach = most;
+            continue;
         }
-        x->bound = p->bound + reach > x->bound ? p->bound + reach : x->bound;
-        int wider = p->labels->work < MUCH_WORK ? WIDER : WIDER_SOON;
-        reach = reach > MPP_PW_BIG / wider ? MPP_PW_BIG : reach * wider;
+        if (x->glance && (x->found || t.reach >= most))
+            return;
+        t.reach = widen(p, t.reach, most);
     }
+}
+
+int32_t mpp_pw_pack_hub(const struct mpp_pw_graph *g)
+{
+    int32_t hub = -1, most = HUB_EDGES - 1;
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        int32_t n = 0;
+        for (int32_t q = 0; q < g->nodes[i].n_edges && !g->nodes[i].gone; q++)
+            n += !g->edges[g->nodes[i].edges[q]].gone;
+        if (n > most && g->nodes[i].n <= HUB_CHOICES) {
+            hub = i;
+            most = n;
+        }
+    }
+    return hub;
 }
 
 void mpp_pw_pack_solve(struct mpp_pw_graph *g, struct mpp_pw_pack *x)

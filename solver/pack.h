@@ -19,6 +19,17 @@ struct mpp_pw_list {
     int32_t n, *id;               /* by cost */
 };
 
+/* Along one row of memory (rest.c): every part's hull, and what those of a sum's rest add up to. */
+struct mpp_pw_piece;
+struct mpp_pw_rest {
+    double *first_bytes, *first_over; /* [parts] where each hull begins */
+    int32_t n_pieces, n;
+    struct mpp_pw_piece *piece;   /* [n_pieces] of all hulls, by slope */
+    double *x, *over;             /* [n] the rest's hull */
+    double at_least, price;       /* its bytes where it costs least; of a byte that is left free */
+    double loose_least, loose_most; /* bytes of what belongs to no known part, which may take any of them for nothing */
+};
+
 struct mpp_pw_labels {
     struct mpp_arena *arena;
     int32_t n_rows;
@@ -26,12 +37,19 @@ struct mpp_pw_labels {
     int64_t capacity[MPP_PW_LABEL_ROWS], price[MPP_PW_LABEL_ROWS];
     int64_t all_least[MPP_PW_LABEL_ROWS], all_most[MPP_PW_LABEL_ROWS]; /* bytes if each node takes its least, its most */
     int64_t rest_least[MPP_PW_LABEL_ROWS], rest_most[MPP_PW_LABEL_ROWS]; /* at least, at most of what a sum does not hold */
+    struct mpp_pw_rest rest[MPP_PW_LABEL_ROWS + 1];
+    int32_t n_parts;
+    int64_t known_least[MPP_PW_LABEL_ROWS], known_most[MPP_PW_LABEL_ROWS]; /* bytes of all copies of the known parts */
+    bool knows_rest;              /* rest is that of the sums to come */
     int64_t slack;                /* priced cost above the bound that is still of use */
     struct mpp_pw_label *label;
     int64_t *bytes;               /* [n][n_rows] */
     size_t n, label_cap, bytes_cap;
     int32_t *cur;                 /* scratch list */
     size_t n_cur, cur_cap;
+    int32_t beam;                 /* keep so many labels of a sum, those that promise most; 0: all */
+    bool cut;                     /* some of use were not kept */
+    int64_t most_work;
     bool full;                    /* no room for more: what follows is not complete */
     int64_t work;
 };
@@ -48,6 +66,9 @@ static inline int64_t *mpp_pw_label_bytes(const struct mpp_pw_labels *l, int32_t
 
 /* A label with nothing in it, appended to the current list; -1: no room. */
 int32_t mpp_pw_labels_add(struct mpp_pw_labels *l);
+
+/* With a beam only so many of the current list's labels from FROM on stay, in their order: the most promising. */
+void mpp_pw_labels_narrow(struct mpp_pw_labels *l, size_t from, int32_t most);
 
 /* Join the current list's part [FROM, end) with SUB: sums of no use beside the rest are left out, and those over LIMIT. */
 void mpp_pw_labels_extend(struct mpp_pw_labels *l, size_t from, const struct mpp_pw_list *sub, int64_t limit);
@@ -97,11 +118,26 @@ bool mpp_pw_part_labels(struct mpp_pw_part *part, const struct mpp_pw_graph *g, 
 /* What LABEL of the list settles, into CHOICE of the graph's nodes: NODE are the members of one copy. */
 void mpp_pw_part_read(const struct mpp_pw_labels *l, int32_t label, const int32_t *node, int32_t *choice);
 
+/* ---- the rest (rest.c) --------------------------------------------------------------------------------------- */
+
+/* Take in the lists of these parts. */
+void mpp_pw_rest_know(struct mpp_pw_labels *l, struct mpp_pw_part *const *part, int32_t n_parts);
+
+/* The sums to come leave COPIES [n_parts] of each part. */
+void mpp_pw_rest_set(struct mpp_pw_labels *l, const int64_t *copies);
+
+/* The same of all of them, where rest_least and rest_most hold others' bytes too. */
+void mpp_pw_rest_loosen(struct mpp_pw_labels *l);
+
+/* At least what that rest costs above its least, beside a sum that holds BYTES [n_rows]; the rows' free bytes are paid for. */
+double mpp_pw_rest_least(const struct mpp_pw_labels *l, const int64_t *bytes);
+
 /* ---- the whole (pack.c) ------------------------------------------------------------------------------------ */
 
 struct mpp_pw_pack {
     const double *price;          /* in: [n_rows] cost per byte */
     int64_t lower, upper;         /* in: nothing costs less, only what costs less is of use; without the constant */
+    bool glance;                  /* in: only look for a good choice */
     const struct mpp_pw_watch *watch;
     int32_t *best;                /* in: [n_nodes]; out: the choice, where found */
     enum mpp_pw_exact_status status; /* optimal: BEST; none: nothing costs less than upper; limit: BEST may still be new */
@@ -111,6 +147,9 @@ struct mpp_pw_pack {
     int32_t components, parts, rows; /* parts: different ones */
     int64_t work;
 };
+
+/* A node with few choices that very many others hang on, so that it is worth looking at its choices one by one; -1: none. */
+int32_t mpp_pw_pack_hub(const struct mpp_pw_graph *g);
 
 void mpp_pw_pack_solve(struct mpp_pw_graph *g, struct mpp_pw_pack *x);
 

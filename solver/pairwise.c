@@ -15,7 +15,7 @@ static const int64_t LP_PAIRS = 20000, EXACT_PAIRS = 60000, MANY_PAIRS = 100000;
 static const int64_t SEARCH_WORK = INT64_C(2000000000), RESTART_WORK = INT64_C(5000000000), WINDOW_WORK = 200000000, DESCENT_WORK = 200, START_WORK = 500000000, EXACT_WORK = INT64_C(10000000000), PROBE_WORK = INT64_C(3000000000);
 enum { MOST_DENSE = 400, WINDOW_CHOICES = 16, FIRST_WINDOW_PAIRS = 3000, LEAST_WINDOW_PAIRS = 300, MOST_WINDOW_PAIRS = 15000 };
 enum { ASCENT_STEPS = 300, ASCENT_STEPS_MANY = 100, PATIENCE = 10, SETTLING_SWEEPS = 20, WARMING_SWEEPS = 10, MOST_STAGES = 50, STARTS = 6, START_STEPS = 25, WIDER = 4,
-       WORTH_A_STAGE = 50, EXACT_NODES = 400, LEAST_SHARE = 8 };
+       WORTH_A_STAGE = 50, EXACT_NODES = 400, MOST_HUBS = 3, LEAST_SHARE = 8 };
 static const double MOST_COST_SUM = 0x1p56, REPORT_S = 0.5, FIRST_STEP = 1.0, AGAIN_STEP = 0.3, SHORTER = 0.7, LEAST_STEP = 1e-4,
                     FIRST_PROBE = 1e-4;
 
@@ -30,6 +30,7 @@ struct mpp_pairwise {
     struct mpp_pw_graph *g;
     bool found, exhausted;        /* a choice is known; what the graph leaves holds nothing below limit_of() */
     bool settled;                 /* the graph has no nodes left, so that nothing is there to search */
+    bool given_up;                /* what the caller's prices leave is too much, and too large for other methods */
     bool probing;                 /* the graph is cut down to what costs less than cutoff */
     mpp_i128 cutoff;
     int64_t work_end;             /* of a probe; 0: none */
@@ -301,7 +302,7 @@ static bool proven(const struct mpp_pairwise *s)
 
 static bool finished(struct mpp_pairwise *s)
 {
-    return s->exhausted || s->settled || proven(s) || expired(s);
+    return s->exhausted || s->settled || s->given_up || proven(s) || expired(s);
 }
 
 /* CHOICE, of the graph's nodes, as an answer: kept if it is the best. */
@@ -616,30 +617,70 @@ static void take_prices(struct mpp_pairwise *s, double *price)
     }
 }
 
-/* Components put together exactly, where prices are given. */
-static void pack(struct mpp_pairwise *s)
+/* Components put together exactly. True if nothing below the limit is left in the graph; what was is offered. */
+static bool pack_once(struct mpp_pairwise *s)
 {
-    if (finished(s) || (s->set.n_prices == 0 && s->g->n_rows > 0))
-        return;
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     double *price = mpp_arena_array(scratch, s->g->n_rows, double);
     take_prices(s, price);
     struct mpp_pw_pack x = {.price = price, .lower = (int64_t)(s->bound >> s->costs.shift) - s->g->constant, .upper = upper_of(s),
-                            .watch = &s->watch};
+                            .watch = &s->watch, .glance = s->set.glance};
     x.best = mpp_arena_array(scratch, s->p->n_nodes, int32_t);
     mpp_pw_pack_solve(s->g, &x);
     s->work += x.work;
+    (void)expired(s);
     if (s->set.log != NULL)
         fprintf(s->set.log, "%8.2f s  %-12s %d components, %d different, %d rows, within %lld of the bound: %s\n", s->info.seconds,
                 "pack", x.components, x.parts, x.rows, (long long)x.reach,
                 x.status == MPP_PW_EXACT_OPTIMAL ? "optimal" : x.status == MPP_PW_EXACT_NONE ? "nothing cheaper" : "limit");
     if (x.found)
         offer(s, x.best);
-    if (x.status == MPP_PW_EXACT_OPTIMAL || x.status == MPP_PW_EXACT_NONE)
+    mpp_arena_free(scratch);
+    return x.status == MPP_PW_EXACT_OPTIMAL || x.status == MPP_PW_EXACT_NONE;
+}
+
+/* The same, one choice after another of the nodes that many others hang on: without these the components are small. */
+static bool pack_around(struct mpp_pairwise *s, int depth)
+{
+    int32_t hub = depth < MOST_HUBS ? mpp_pw_pack_hub(s->g) : -1;
+    if (hub < 0)
+        return pack_once(s);
+    struct mpp_pw_graph *whole = s->g;
+    int32_t n = whole->nodes[hub].n;
+    bool all = true;
+    for (int32_t k = 0; k < n && (all || (s->set.glance && !s->found)) && !expired(s); k++) {
+        s->g = mpp_pw_graph_clone(whole, s->arena);
+        mpp_pw_graph_keep(s->g, hub, &k, 1);
+        s->has_local = false;
+        presolve(s);
+        bool done = s->exhausted, empty = s->settled;
+        s->exhausted = s->settled = false;
+        done = done || (!empty && pack_around(s, depth + 1)); /* empty, costs shifted: what was taken for equal may be cheaper */
+        all = all && done;
+        s->work += s->g->work - whole->work;
+        mpp_pw_graph_free(s->g);
+    }
+    s->g = whole;
+    s->has_local = false;
+    return all && !expired(s);
+}
+
+/* Where prices are given or not needed. */
+static void pack(struct mpp_pairwise *s)
+{
+    mpp_i128 bound = s->bound;
+    struct mpp_pairwise_size size = s->info.last;
+    if (finished(s) || (s->set.n_prices == 0 && s->g->n_rows > 0))
+        return;
+    bool all = pack_around(s, 0);
+    s->info.last = size;
+    s->info.conflict_time = s->info.conflict_node = -1;
+    if (all)
         exhaust(s);
     else
-        raise_bound(s, x.bound);
-    mpp_arena_free(scratch);
+        s->given_up = s->set.n_prices > 0 && (s->set.glance || size.pairs > LP_PAIRS);
+    if (!all && s->bound > bound && !proven(s))
+        s->bound = bound;         /* of part of the choices */
 }
 
 /* ---- the driver -------------------------------------------------------------------------------------------------------- */

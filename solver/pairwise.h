@@ -106,6 +106,7 @@ struct mpp_pairwise_settings {
     const double *price;          /* [n_prices] cost per byte at that time */
     unsigned rules;               /* of enum mpp_pairwise_rule */
     bool no_glpk, no_descent, no_windows; /* leave out a method */
+    bool glance;                  /* with prices: look for a good choice where that is quick, prove nothing, and stop */
     uint64_t seed;
     volatile int *interrupt;      /* becomes non-zero on Ctrl-C; NULL: none */
     /* Called whenever bound or objective improved, and at most every half second otherwise; NULL: none. */

@@ -7,6 +7,7 @@
 
 #include "solver/pack.h"
 
+enum { PART_BEAM = 5 };
 static const int64_t MOST_ENTRIES = (int64_t)1 << 18, MOST_TOTAL = (int64_t)1 << 23;
 
 struct mpp_pw_bucket {
@@ -356,6 +357,8 @@ static void set_rest(struct mpp_pw_labels *l, const struct mpp_pw_graph *g, cons
             l->rest_least[r] -= part->bucket[b->child[c]].least[r];
             l->rest_most[r] -= part->bucket[b->child[c]].most[r];
         }
+    if (l->knows_rest)
+        mpp_pw_rest_loosen(l);
 }
 
 static void note_below(struct mpp_pw_labels *l, const struct mpp_pw_graph *g, struct mpp_pw_part *part, struct mpp_pw_bucket *b)
@@ -389,6 +392,8 @@ static void entry_labels(struct mpp_pw_labels *l, const struct mpp_pw_graph *g, 
         }
     }
     mpp_pw_labels_filter(l, 0);
+    set_rest(l, g, part, b, b->n_children);
+    mpp_pw_labels_narrow(l, 0, l->beam / PART_BEAM);
 }
 
 bool mpp_pw_part_labels(struct mpp_pw_part *part, const struct mpp_pw_graph *g, struct mpp_pw_labels *l)
