@@ -244,10 +244,13 @@ static double percent(double part, double whole)
     return whole > 0 ? 100 * part / whole : 0;
 }
 
-/* What X loses most by, beside BEST; NULL: nothing sticks out. */
+/* What X loses most by, beside BEST (NULL: a plan of one stage); NULL: nothing sticks out. */
 static const char *why_text(struct mpp_arena *arena, const struct mpp_finalist *x, const struct mpp_finalist *best)
 {
-    struct parts a = parts_of(x), b = parts_of(best);
+    struct parts a = parts_of(x), b;
+    if (!best)
+        return x->answer.n_stages == 1 ? NULL : mpp_arena_printf(arena, "bubble %.3g %%", percent(a.bubble, (double)x->answer.time_ps));
+    b = parts_of(best);
     double ta = (double)x->answer.time_ps, tb = (double)best->answer.time_ps, most = 0.002 * tb;
     const char *why = NULL;
     if (ta <= tb && x->simulated_ps > best->simulated_ps)
@@ -287,9 +290,10 @@ static int next_of(const struct mpp_finalists *f, const bool *seen)
     return next;
 }
 
-int mpp_finalists_others(const struct mpp_finalists *f, struct mpp_arena *arena, struct mpp_runner_up **out)
+int mpp_finalists_others(const struct mpp_finalists *f, const struct mpp_finalist *best, struct mpp_arena *arena,
+                         struct mpp_runner_up **out)
 {
-    const struct mpp_finalist *best = mpp_finalists_best(f);
+    const struct mpp_finalist *first = best ? best : mpp_finalists_best(f);
     struct mpp_runner_up *others = mpp_arena_array(arena, MOST_OTHERS, struct mpp_runner_up);
     bool *seen = mpp_arena_array(arena, f->n, bool);
     int n = 0, formula = best_by_formula(f);
@@ -297,14 +301,14 @@ int mpp_finalists_others(const struct mpp_finalists *f, struct mpp_arena *arena,
         seen[i] = &f->list[i] == best;
     while (n < MOST_OTHERS) {
         int next = n == MOST_OTHERS - 1 && !seen[formula] ? formula : next_of(f, seen);
-        if (next < 0 || (double)f->list[next].simulated_ps > CLOSE * (double)best->simulated_ps)
+        if (next < 0 || (double)f->list[next].simulated_ps > CLOSE * (double)first->simulated_ps)
             break;
         seen[next] = true;
         const char *what = what_text(arena, &f->list[next]);
-        bool known = strcmp(what, what_text(arena, best)) == 0;
+        bool known = best && strcmp(what, what_text(arena, best)) == 0;
         for (int i = 0; i < n && !known; i++)
             known = strcmp(what, others[i].what) == 0;
-        if (known && next == formula && f->list[next].answer.time_ps < best->answer.time_ps) {
+        if (known && best && next == formula && f->list[next].answer.time_ps < best->answer.time_ps) {
             what = mpp_arena_printf(arena, "%s, divided otherwise", what);
             known = false;
         }

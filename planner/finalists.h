@@ -3,7 +3,7 @@
  *     struct mpp_finalists *f = mpp_finalists_new(arena);
  *     mpp_finalists_add(f, &finalist);                             // again and again; sets simulated_ps of its copy
  *     const struct mpp_finalist *best = mpp_finalists_best(f);
- *     plan->n_others = mpp_finalists_others(f, arena, &plan->others);
+ *     plan->n_others = mpp_finalists_others(f, best, arena, &plan->others);
  *
  * The search minimises a formula, which for stages that are not alike is a model of the schedule (schedule.h). What the
  * schedule really takes decides between the best of them. Internal to planner/. */
@@ -36,8 +36,10 @@ void mpp_finalists_look_around(struct mpp_finalists *f, const struct mpp_pipelin
  * is added. */
 const struct mpp_finalist *mpp_finalists_best(const struct mpp_finalists *f);
 
-/* What else was close, by simulated time, at most 8, each unlike the best and the others, the best by the formula among
- * them: *OUT in ARENA; how many. Their times are those of the formula, as plan->objective_ps. */
-int mpp_finalists_others(const struct mpp_finalists *f, struct mpp_arena *arena, struct mpp_runner_up **out);
+/* What else was close to BEST, by simulated time, at most 8, each unlike the best and the others, the best by the formula
+ * among them: *OUT in ARENA; how many. Their times are those of the formula, as plan->objective_ps. BEST NULL: the best is
+ * none of them. */
+int mpp_finalists_others(const struct mpp_finalists *f, const struct mpp_finalist *best, struct mpp_arena *arena,
+                         struct mpp_runner_up **out);
 
 #endif

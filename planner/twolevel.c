@@ -478,6 +478,8 @@ static enum mpp_status solve_exactly(struct twolevel *w)
         w->finalists = before->finalists;
     } else if (all || w->bound > w->best.time_ps) {
         w->bound = w->best.time_ps;
+        if (w->alone && w->best.time_ps <= w->alone->objective_ps)
+            w->alone = NULL;      /* plans of one stage are among the others */
     }
     return w->stopped ? MPP_OK : st;
 }
@@ -547,7 +549,7 @@ static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
         .pipeline = *schedule, .layering = level->layering, .n_stages = n, .stages = stages,
         .solver = stages[0].solver, .objective_ps = time_of(w),
         .pins = mpp_pins_text(w->arena, &w->options->pins)};
-    plan->n_others = mpp_finalists_others(w->finalists, w->arena, &plan->others);
+    plan->n_others = mpp_finalists_others(w->finalists, mpp_finalists_best(w->finalists), w->arena, &plan->others);
     plan->pipeline.stages = n;
     *out = plan;
     return MPP_OK;
@@ -633,9 +635,10 @@ static void choose(struct twolevel *w)
 static enum mpp_status finish(struct twolevel *w, struct mpp_plan **out)
 {
     choose(w);
-    if (w->alone)
+    if (w->alone) {
         *out = w->alone;
-    else
+        w->alone->n_others = mpp_finalists_others(w->finalists, NULL, w->arena, &w->alone->others);
+    } else
         MPP_TRY(make_plan(w, out));
     if (!w->alone && w->options->room)
         MPP_TRY(fit_stages(w, out));

@@ -223,6 +223,12 @@ static void check_options(const char *model, const char *preset, const char *def
 
 /* ---- whole plans ---- */
 
+/* Bytes of a stage; a plan of one stage has its own figures. */
+static int64_t peak_of(const struct mpp_plan *plan, int stage)
+{
+    return plan->n_stages == 1 ? plan->solver.peak_bytes : plan->stages[stage].solver.peak_bytes;
+}
+
 /* Least time of what the search kept; -1: there is no plan. */
 static int64_t plan_under(struct setup *s, const char *fix, int64_t capacity)
 {
@@ -238,7 +244,8 @@ static int64_t plan_under(struct setup *s, const char *fix, int64_t capacity)
           (long long)s->plan->objective_ps);
     check(s->plan->bound_ps <= s->plan->objective_ps, "%s: a bound above the plan", fix);
     for (int i = 0; i < s->plan->n_stages; i++)
-        check(s->plan->stages[i].solver.peak_bytes <= capacity, "%s: stage %d within memory", fix, i);
+        check(peak_of(s->plan, i) > 0 && peak_of(s->plan, i) <= capacity, "%s: stage %d within memory: %lld of %lld", fix, i,
+              (long long)peak_of(s->plan, i), (long long)capacity);
     for (int i = 0; i < s->plan->n_others; i++) {
         least = s->plan->others[i].time_ps < least ? s->plan->others[i].time_ps : least;
         check(s->plan->others[i].what && *s->plan->others[i].what, "%s: a runner-up has a description", fix);
@@ -258,7 +265,7 @@ static void check_pins(const char *model, const char *preset, const char *define
         int64_t least = plan_under(&s, "", capacity), peak = 0;
         check(tight || least > 0, "%s: no plan", model);
         for (int i = 0; least > 0 && i < s.plan->n_stages; i++)
-            peak = s.plan->stages[i].solver.peak_bytes > peak ? s.plan->stages[i].solver.peak_bytes : peak;
+            peak = peak_of(s.plan, i) > peak ? peak_of(s.plan, i) : peak;
         for (size_t k = 0; k < sizeof fixes / sizeof *fixes; k++) {
             int64_t pinned = plan_under(&s, fixes[k], capacity);
             check(pinned < 0 || (double)least <= 1.002 * (double)pinned, "%s: %lld, with %s %lld", model, (long long)least, fixes[k],

@@ -379,6 +379,12 @@ struct tally {
     int64_t programs, simulations, given_up;
 };
 
+/* Bytes of a stage; a plan of one stage has its own figures. */
+static int64_t peak_of(const struct mpp_plan *plan, int stage)
+{
+    return plan->n_stages == 1 ? plan->solver.peak_bytes : plan->stages[stage].solver.peak_bytes;
+}
+
 /* The least T of what the planner kept. */
 static int64_t least_kept(const struct mpp_plan *plan)
 {
@@ -394,7 +400,7 @@ static void check_plan(const struct mpp_plan *plan, int64_t capacity, const char
     for (int i = 0; i < plan->n_stages; i++) {
         const struct mpp_stage *x = &plan->stages[i];
         check(x->first_layer == layer && x->first_device == device, "%s: stages in a row", what);
-        check(x->solver.peak_bytes <= capacity, "%s: stage %d within memory", what, i);
+        check(peak_of(plan, i) > 0 && peak_of(plan, i) <= capacity, "%s: stage %d within memory", what, i);
         layer = x->last_layer + 1;
         device = x->first_device + x->n_devices;
     }
@@ -416,7 +422,7 @@ static void compare(struct setup *s, const struct mpp_plan_options *options, con
         must(mpp_plan_derive(s->arena, s->diag, s->g, s->cluster, s->plan), what);
         least = least_kept(s->plan);
         for (int i = 0; i < s->plan->n_stages; i++)
-            *out_peak = larger(*out_peak, s->plan->stages[i].solver.peak_bytes);
+            *out_peak = larger(*out_peak, peak_of(s->plan, i));
         check_plan(s->plan, options->capacity_bytes, what);
         check(searched == s->plan->objective_ps, "%s: %lld by the search, %lld of the plan", what, (long long)searched,
               (long long)s->plan->objective_ps);
@@ -473,7 +479,7 @@ static void one_problem(int number, struct tally *tally)
     } else if (mpp_plan_pipeline(s.arena, s.diag, s.g, s.cluster, &options, &s.plan) == MPP_OK) {
         peak = 0;
         for (int i = 0; i < s.plan->n_stages; i++)
-            peak = larger(peak, s.plan->stages[i].solver.peak_bytes);
+            peak = larger(peak, peak_of(s.plan, i));
         int before = tally->infeasible;
         options.capacity_bytes = peak * percent[below(6)] / 100;
         compare(&s, &options, mpp_arena_printf(s.arena, "%s, tight", what), tally, &peak);
