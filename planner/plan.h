@@ -146,6 +146,7 @@ struct mpp_plan_options {
      * the programs' own figures are enough. CONTEXT is room_context. */
     enum mpp_status (*room)(void *context, const struct mpp_plan *plan, int stage, int64_t *out_bytes);
     void *room_context;
+    bool whole_room;              /* leave no reserve for what the programs do not count */
     bool quick;                   /* any plan that fits will do: the first one is taken */
     bool quiet;                   /* nothing fits: MPP_INFEASIBLE without looking for ways out */
     volatile int *interrupt;

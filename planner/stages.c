@@ -98,6 +98,7 @@ static void try_mesh(struct mpp_stages *s, const struct mpp_stages_question *q, 
             continue;
         struct mpp_stages_case x = {.config = config, .stage = q->stage, .recompute = (enum mpp_recompute)r, .layers = q->shape.run.layers, .in_flight = q->in_flight};
         mpp_stages_look(s, &x, &q->shape.run, q->range, scratch);
+        s->memory_bound = s->memory_bound || !x.free_fits;
         if (!x.ok)
             continue;
         if (x.free_fits)
@@ -214,7 +215,7 @@ void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, b
 {
     s->even = even;
     s->budget = budget;
-    s->gave_up = false;
+    s->gave_up = s->memory_bound = false;
     s->unproven_ps = INT64_MAX;
     s->share = 1;
     s->others_ps = 0;
@@ -330,6 +331,11 @@ int64_t mpp_stages_solved(const struct mpp_stages *s, int64_t *out_within)
 bool mpp_stages_gave_up(const struct mpp_stages *s)
 {
     return s->gave_up;
+}
+
+bool mpp_stages_memory_bound(const struct mpp_stages *s)
+{
+    return s->memory_bound;
 }
 
 int64_t mpp_stages_unproven(const struct mpp_stages *s)

@@ -30,7 +30,9 @@ void mpp_stages_try_both_orders(struct mpp_stages *s);
  * configs that would need more have no options: mpp_stages_gave_up). Forgets programs of another micro-batch. */
 void mpp_stages_set(struct mpp_stages *s, const struct mpp_schedule *schedule, bool even, int64_t upper_ps, int budget);
 bool mpp_stages_gave_up(const struct mpp_stages *s);
-/* Then no plan with an option that is missing takes less than this. */
+/* Did memory keep a stage from what is cheapest without a limit? */
+bool mpp_stages_memory_bound(const struct mpp_stages *s);
+/* Given up: no plan with an option that is missing takes less than this. */
 int64_t mpp_stages_unproven(const struct mpp_stages *s);
 
 /* No plan of the present schedule takes less, as far as surveys tell, with stages of these numbers of devices. From here on

@@ -124,6 +124,7 @@ struct mpp_stages {
     struct mpp_stages_nearest nearest; /* bytes 0: all fitted */
     int budget;                   /* programs within memory that may still be solved for the present schedule */
     bool gave_up;                 /* that was not enough, or a program was too hard */
+    bool memory_bound;            /* some stage would be faster if it had more */
     double share, others_ps;      /* a step takes at least c * share + others, for a stage that takes c */
     int64_t unproven_ps;          /* no step with an option that was given up takes less */
     struct mpp_stages_offers *offers; /* of stages_exact.c, of the present round; NULL: none yet */

@@ -26,16 +26,17 @@ enum { EXACT_DEVICES = 8, EXACT_LAYERS = 8, EXACT_GROUPS = 40000, FINALISTS_WITH
 /* Stages that take so much more in less room make it worth while to look for others. */
 static const double LITTLE_SLOWER = 1.002;
 /* Integer programs solved (within memory: as so many); then the best so far is taken. */
-enum { FEWEST_PROGRAMS = 100, PROGRAMS_PER_DEVICE = 15, MOST_PROGRAMS = 1000, AGAIN_PROGRAMS = 700, WITHIN_COUNTS = 6 };
+enum { FEWEST_PROGRAMS = 100, PROGRAMS_PER_DEVICE = 15, MOST_PROGRAMS = 1000, MANY_DEVICES = 256, AGAIN_PROGRAMS = 700, WITHIN_COUNTS = 6 };
 enum { EARLY_PASSES = 2, EARLY_BUDGET = 6, LATE_BUDGET = 40 }; /* programs within memory of one round */
-enum { SMALL_GROUPS = 2500 };     /* of the model as one stage: then that is searched first */
-enum { MAX_ATTEMPTS = 12, ROOM_STEP = 256 }; /* to make a plan fit once its memory is laid out */
+enum { SMALL_GROUPS = 2500, LARGE_GROUPS = 4000 }; /* of the model as one stage: that is searched first; some memory is kept in reserve */
+enum { MAX_ATTEMPTS = 12, ROOM_STEP = 256, RESERVE = 45 }; /* to make a plan fit once its memory is laid out */
 enum { SMALL_DEVICES = 16, MAX_ROUNDS = 16384, MAX_LAYERS = 1024, MAX_SIZES = 1024 };
 
 struct round {
     struct mpp_schedule schedule;
     bool equal;                   /* all stages of equally many devices */
-    int64_t bound;
+    int64_t bound;                /* of the search */
+    int64_t sure;                 /* with all the memory there is, though the search leaves some for what programs do not count */
     int counts[2];                /* numbers of stages: one, and a 0 */
     bool done, tried;
 };
@@ -62,6 +63,8 @@ struct twolevel {
     struct level best_level;      /* whose numbers the best plan's options have */
     struct round best_round;
     int64_t bound;
+    struct mpp_plan_options inner; /* with a reserve of memory */
+    bool reserve;
     int64_t capacity, programs;   /* programs: that may be solved, as MOST_PROGRAMS */
     double deadline_s;
     bool stopped;
@@ -112,7 +115,8 @@ static void add_round(struct twolevel *w, enum mpp_schedule_kind kind, int chunk
     double bubble = equal || stages == 1 ? (double)(stages - 1) / chunks : 0;
     if (w->n_rounds == MAX_ROUNDS || (equal && n % stages) || (chunks > 1 && k % stages))
         return;
-    struct round r = {{kind, stages, chunks, k}, equal, times_share(work, SLACK * ((double)k + bubble) / n), {stages, 0}, false, false};
+    int64_t bound = times_share(work, SLACK * ((double)k + bubble) / n);
+    struct round r = {{kind, stages, chunks, k}, equal, bound, bound, {stages, 0}, false, false};
     int at = w->n_rounds++;
     for (; at > 0 && w->round[at - 1].bound > r.bound; at--)
         w->round[at] = w->round[at - 1];
@@ -186,6 +190,7 @@ static enum mpp_status run_round(struct twolevel *w, struct round *r, int64_t up
     mpp_stages_set(level->stages, &r->schedule, r->equal, upper, budget);
     int64_t bound = mpp_stages_bound(level->stages, w->n_sizes, w->sizes);
     r->bound = bound > r->bound ? bound : r->bound;
+    r->sure = bound > r->sure ? bound : r->sure;
     *out = (struct mpp_pipeline_answer){.time_ps = INT64_MAX, .bound_ps = r->bound};
     return r->bound >= upper ? MPP_OK : mpp_pipeline_solve(w->arena, &p, out);
 }
@@ -235,8 +240,10 @@ static enum mpp_status solve_round(struct twolevel *w, struct round *r, bool ear
     if (gave_up && mpp_stages_unproven(level_of(w, &r->schedule)->stages) < a.bound_ps)
         a.bound_ps = mpp_stages_unproven(level_of(w, &r->schedule)->stages);
     r->bound = a.bound_ps > r->bound ? a.bound_ps : r->bound;
+    if (!w->reserve || !mpp_stages_memory_bound(level_of(w, &r->schedule)->stages))
+        r->sure = a.bound_ps > r->sure ? a.bound_ps : r->sure;
     if (r->done)
-        w->bound = a.bound_ps < w->bound ? a.bound_ps : w->bound;
+        w->bound = r->sure < w->bound ? r->sure : w->bound;
     bool better = a.n_stages > 0 && a.time_ps < w->best.time_ps;
     say(w, r, better ? "a plan of" : "no better than", better ? a.time_ps : w->best.time_ps);
     note(w, level_of(w, &r->schedule), r, &a);
@@ -303,7 +310,7 @@ static bool interrupted_any(const void *w)
 /* Plans that people would think of: what the best of them takes saves much work. */
 static void find_seed(struct twolevel *w)
 {
-    struct mpp_seeds *seeds = mpp_seeds_new(w->arena, w->diag, w->graph, w->whole, w->merged.layering, w->cluster, w->options);
+    struct mpp_seeds *seeds = mpp_seeds_new(w->arena, w->diag, w->graph, w->whole, w->merged.layering, w->cluster, &w->inner);
     struct mpp_seed seed;
     for (int i = 0; i < w->n_rounds; i++)
         mpp_seeds_add(seeds, &w->round[i].schedule, w->round[i].bound);
@@ -399,8 +406,8 @@ static enum mpp_status solve_rounds(struct twolevel *w)
         MPP_TRY(solve_pass(w, pass));
     }
     for (int i = 0; i < w->n_rounds; i++)
-        if (!w->round[i].done && w->round[i].bound < w->bound)
-            w->bound = w->round[i].bound;
+        if (!w->round[i].done && w->round[i].sure < w->bound)
+            w->bound = w->round[i].sure;
     return MPP_OK;
 }
 
@@ -654,7 +661,8 @@ static enum mpp_status finish(struct twolevel *w, struct mpp_plan **out)
 static int64_t programs_for(int n_devices, bool quick)
 {
     int64_t n = FEWEST_PROGRAMS + (int64_t)PROGRAMS_PER_DEVICE * n_devices;
-    return quick ? 0 : n < MOST_PROGRAMS ? n : MOST_PROGRAMS;
+    int64_t most = n_devices > MANY_DEVICES ? MOST_PROGRAMS / 2 : MOST_PROGRAMS; /* there each has more meshes and choices */
+    return quick ? 0 : n < most ? n : most;
 }
 
 enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
@@ -673,9 +681,6 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     w->plain.layering = layering;
     MPP_TRY(mpp_span_extract(arena, diag, graph, layering, 0, layering->n_layers - 1, MPP_RECOMPUTE_NONE, &w->whole));
     w->merged.layering = mpp_layering_merge_ends(arena, graph, layering);
-    w->plain.stages = mpp_stages_new(arena, diag, graph, layering, cluster, options);
-    w->merged.stages = w->merged.layering == layering ? w->plain.stages
-                       : mpp_stages_new(arena, diag, graph, w->merged.layering, cluster, options);
     list_sizes(w);
     list_rounds(w);
     if (w->n_counts == 0 || w->n_rounds == 0) {
@@ -684,6 +689,12 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
         return MPP_INVALID;
     }
     bool exact = small(w);
+    w->inner = *options;
+    w->reserve = w->whole->n_groups > LARGE_GROUPS && options->room && !options->whole_room;
+    w->inner.capacity_bytes = w->capacity - (w->reserve ? w->capacity / RESERVE : 0);
+    w->plain.stages = mpp_stages_new(arena, diag, graph, layering, cluster, &w->inner);
+    w->merged.stages = w->merged.layering == layering ? w->plain.stages
+                       : mpp_stages_new(arena, diag, graph, w->merged.layering, cluster, &w->inner);
     if (exact) {
         mpp_stages_try_both_orders(w->plain.stages);
         mpp_stages_try_both_orders(w->merged.stages);
@@ -698,6 +709,11 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     if (w->stopped) {
         mpp_diag_error(diag, (struct mpp_loc){0}, "the search was stopped before it found a plan");
         return MPP_LIMIT;
+    }
+    if (w->reserve) {             /* perhaps all the memory is enough */
+        struct mpp_plan_options again = *options;
+        again.whole_room = true;
+        return mpp_plan_pipeline(arena, diag, graph, cluster, &again, out);
     }
     if (options->quiet)
         return MPP_INFEASIBLE;
