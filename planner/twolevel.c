@@ -397,6 +397,11 @@ static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
         MPP_TRY(st);
         mpp_stage_name_axes(stages[i].graph, &stages[i]);
     }
+    struct mpp_schedule schedule = w->best_round.schedule;
+    schedule.stages = n;
+    bool chunks = mpp_interleave_possible(w->arena, w->graph, level->layering, &schedule);
+    for (int i = 0; i < n && chunks; i++)
+        MPP_TRY(mpp_interleave_stage(w->arena, w->diag, w->graph, level->layering, &schedule, i, &stages[i]));
     int64_t time = w->best.time_ps, bound = w->bound < time ? w->bound : time;
     *plan = (struct mpp_plan){
         .version = MPP_PLAN_VERSION, .batch = w->graph->global_batch, .micro_batches = w->best_round.schedule.micro_batches,
