@@ -269,8 +269,7 @@ static enum mpp_status write_directory(struct mpp_arena *arena, struct mpp_diag 
     const char *tmp = mpp_outdir_path(o);
     enum mpp_status st;
     const struct mpp_lprog *prog = plan->n_stages == 1 ? lowered->progs[0] : NULL;
-    if (mpp_pipeline_chunks(plan) == plan->pipeline.chunks)
-        MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, lowered->transfers, lowered->progs, tmp));
+    MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, lowered->transfers, lowered->progs, tmp));
     MPP_TRY_GOTO(st, fail, mpp_plan_write_json(diag, g, cluster, plan, mpp_arena_printf(arena, "%s/plan.json", tmp)));
     MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_report_graph, mpp_arena_printf(arena, "%s/graph.ir", tmp)));
     MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_report_write, mpp_arena_printf(arena, "%s/report.txt", tmp)));
@@ -429,9 +428,6 @@ static enum mpp_status print(struct job *job, const struct mpp_graph *g, const s
     if (o->json)
         return mpp_plan_predict_json(job->diag, g, cluster, plan, stdout);
     MPP_TRY((o->predict ? mpp_report_predict : mpp_report_write)(job->diag, g, cluster, plan, prog, stdout));
-    if (o->out && mpp_pipeline_chunks(plan) != plan->pipeline.chunks)
-        fprintf(stderr, "mpplan: %s holds plan.json and reports but no trainer: code for interleaved schedules comes with a later "
-                "release\n", o->out);
     return MPP_OK;
 }
 

@@ -279,14 +279,15 @@ def test_memory():
 
 def test_same_code():
     """Equal input, equal bytes; and plan.json gives the same directory again."""
-    a, b = (h.plan("models/gpt.xml", gpus=4, preset="tiny", fix="pp=2,tp=2,schedule=1f1b,micro_batches=4") for _ in range(2))
-    h.check(h.tree(a.dir) == h.tree(b.dir), "a pipeline's plan is the same each time")
-    c = h.plan("models/gpt.xml", gpus=4, preset="tiny", extra=["--from-plan", a.dir / "plan.json"])
-    trees = [{k: v for k, v in h.tree(x.dir).items() if not k.startswith("report")} for x in (a, c)]
-    h.check(trees[0] == trees[1], "plan.json of a pipeline gives the same directory again",
-            [k for k in trees[0] if trees[0][k] != trees[1].get(k)])
-    for p in (a, b, c):
-        p.remove()
+    for fix in ("schedule=1f1b,micro_batches=4", "schedule=interleaved,interleave=2,micro_batches=4"):
+        a, b = (h.plan("models/gpt.xml", gpus=4, preset="tiny", fix=f"pp=2,tp=2,{fix}") for _ in range(2))
+        h.check(h.tree(a.dir) == h.tree(b.dir), f"{fix}: a pipeline's plan is the same each time")
+        c = h.plan("models/gpt.xml", gpus=4, preset="tiny", extra=["--from-plan", a.dir / "plan.json"])
+        trees = [{k: v for k, v in h.tree(x.dir).items() if not k.startswith("report")} for x in (a, c)]
+        h.check(trees[0] == trees[1], f"{fix}: plan.json of a pipeline gives the same directory again",
+                [k for k in trees[0] if trees[0][k] != trees[1].get(k)])
+        for p in (a, b, c):
+            p.remove()
 
 
 def main():
