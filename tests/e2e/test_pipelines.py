@@ -174,12 +174,13 @@ def check_again(what, p, options):
 
 def test_dropout():
     """Dropout depends on no plan: stages, micro-batches, recomputation."""
-    d = dict(layers=3, hidden=32, heads=4, ffn=64, vocab=64, seq=16, positions=16, batch=8, pdrop=0.2)
+    d = dict(layers=4, hidden=32, heads=4, ffn=64, vocab=64, seq=16, positions=16, batch=8, pdrop=0.2)
     options = dict(data="synthetic", steps=5, seed=3)
     alone = h.plan("models/gpt.xml", gpus=1, preset="tiny", D=d)
     losses = alone.train(**options).losses
     for devices, fix in ((3, "pp=3,schedule=1f1b,micro_batches=4"), (4, "pp=2,dp=2,schedule=1f1b,micro_batches=2,recompute=full"),
-                         (2, "pp=2,schedule=gpipe,micro_batches=4,recompute=selective")):
+                         (2, "pp=2,schedule=gpipe,micro_batches=4,recompute=selective"),
+                         (2, "pp=2,schedule=interleaved,interleave=2,micro_batches=4,recompute=full")):
         p = h.plan("models/gpt.xml", gpus=devices, preset="tiny", D=d, fix=fix)
         h.close(f"dropout, {fix}", p.train(**options).losses, losses, 2e-5)
         p.remove()
@@ -194,6 +195,7 @@ def test_half():
     for precision in ("bf16", "fp16"):
         extra, runs = ("--precision", precision), []
         for devices, fix in ((1, "micro_batches=4"), (3, "pp=3,schedule=1f1b,micro_batches=4"),
+                             (2, "pp=2,schedule=interleaved,interleave=2,micro_batches=4"),
                              (4, "pp=2,dp=2,zero=2,schedule=gpipe,micro_batches=4,recompute=full")):
             p = h.plan("models/gpt.xml", gpus=devices, preset="tiny", fix=fix, extra=extra)
             runs.append(p.train(steps=10, **options).losses)
