@@ -189,17 +189,9 @@ enum mpp_status mpp_interleave_extract(struct mpp_arena *arena, struct mpp_diag 
     return mpp_span_extract_chunks(arena, diag, graph, layering, s->chunks, first, last, recompute, out);
 }
 
-bool mpp_interleave_possible(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_layering *layering,
-                             const struct mpp_schedule *s)
+bool mpp_interleave_possible(const struct mpp_graph *graph, const struct mpp_layering *layering, const struct mpp_schedule *s)
 {
-    bool ok = s->stages > 1 && s->chunks > 1 && layering->n_layers % (s->stages * s->chunks) == 0;
-    for (int i = 0; i < s->stages && ok; i++) {
-        struct mpp_arena *scratch = mpp_arena_scratch(arena);
-        struct mpp_graph *g;
-        ok = mpp_interleave_extract(scratch, mpp_diag_in(scratch, NULL), graph, layering, s, i, MPP_RECOMPUTE_NONE, &g) == MPP_OK;
-        mpp_arena_free(scratch);
-    }
-    return ok;
+    return s->stages > 1 && s->chunks > 1 && mpp_span_can_chunk(graph, layering, s->stages * s->chunks, s->stages);
 }
 
 int mpp_interleave_receives(const struct mpp_graph *g, const struct mpp_schedule *s)

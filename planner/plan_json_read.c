@@ -403,7 +403,9 @@ static enum mpp_status read_stages(struct reader *r, const json_t *root, struct 
     if (!r->bad)
         check_places(r, p, n_devices);
     p->pipeline.stages = p->n_stages;
-    r->chunks = !r->bad && p->layering && mpp_interleave_possible(r->arena, r->whole, p->layering, &p->pipeline);
+    r->chunks = !r->bad && p->layering && mpp_interleave_possible(r->whole, p->layering, &p->pipeline);
+    if (!r->bad && p->pipeline.chunks > 1 && !r->chunks)
+        mpp_json_complain(r, "stages cannot run %d chunks of this model: two of a stage would share a parameter or a value", p->pipeline.chunks);
     for (int i = 0; i < p->n_stages && !r->bad; i++) {
         r->kind = (size_t)kind_of[i];
         MPP_TRY(read_stage(r, json_array_get(stages, r->kind), p, &p->stages[i], n_devices));

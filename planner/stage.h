@@ -38,8 +38,7 @@ void mpp_key_text(struct mpp_key *key, const char *s);
 /* ---- interleave.c ---- */
 
 /* Has S several chunks, as which stages can run GRAPH (mpp_span_extract_chunks)? Else it is a plan to predict with only. */
-bool mpp_interleave_possible(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_layering *layering,
-                             const struct mpp_schedule *s);
+bool mpp_interleave_possible(const struct mpp_graph *graph, const struct mpp_layering *layering, const struct mpp_schedule *s);
 
 /* The graph of the chunks that stage NUMBER runs under S. */
 enum mpp_status mpp_interleave_extract(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
