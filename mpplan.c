@@ -202,39 +202,6 @@ static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *
     return no_room(arena, diag, o, cluster, *out_plan, over);
 }
 
-/* ---- plans that a trainer can be written for ---- */
-
-/* Code for interleaved schedules comes with a later release. */
-static bool trainer_can_run(const struct mpp_plan *plan)
-{
-    return mpp_pipeline_chunks(plan) == plan->pipeline.chunks;
-}
-
-/* The best plan that a trainer can be written for instead of *PLAN; the same if there is none. */
-static enum mpp_status plan_to_run(struct mpp_arena *arena, const struct mpp_options *o, struct mpp_plan_options options,
-                                   struct mpp_graph *g, const struct mpp_cluster *cluster, struct stats *stats,
-                                   struct mpp_plan **plan, struct lowered *lowered)
-{
-    struct mpp_plan *other, *best = *plan;
-    struct lowered its;
-    options.pins.interleave = 1;
-    options.quiet = true;
-    enum mpp_status st = plan_and_lower(arena, mpp_diag_in(arena, NULL), o, options, g, cluster, stats, &other, &its);
-    if (st != MPP_OK)
-        return st == MPP_INFEASIBLE || st == MPP_LIMIT ? MPP_OK : st;
-    double percent = 100 * (other->predicted.step_s / best->predicted.step_s - 1);
-    other->pins = best->pins;
-    other->bound_ps = best->bound_ps < other->bound_ps ? best->bound_ps : other->bound_ps;
-    other->gap = (double)(other->objective_ps - other->bound_ps) / (double)(other->objective_ps > 0 ? other->objective_ps : 1);
-    other->better = mpp_arena_printf(arena, "a plan of %d stages, each of %d chunks in turns, would be %.3g %% faster (--predict shows it); "
-                                     "trainers for interleaved schedules come with a later release",
-                                     best->n_stages, best->pipeline.chunks, percent);
-    fprintf(stderr, "mpplan: %s\n", other->better);
-    *plan = other;
-    *lowered = its;
-    return MPP_OK;
-}
-
 /* ---- the least number of devices ---- */
 
 struct search_for {               /* what a trial needs */
@@ -312,8 +279,7 @@ static enum mpp_status write_directory(struct mpp_arena *arena, struct mpp_diag 
     const char *tmp = mpp_outdir_path(o);
     enum mpp_status st;
     const struct mpp_lprog *prog = plan->n_stages == 1 ? lowered->progs[0] : NULL;
-    if (trainer_can_run(plan))
-        MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, lowered->transfers, lowered->progs, tmp));
+    MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, lowered->transfers, lowered->progs, tmp));
     MPP_TRY_GOTO(st, fail, mpp_plan_write_json(diag, g, cluster, plan, mpp_arena_printf(arena, "%s/plan.json", tmp)));
     MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_report_graph, mpp_arena_printf(arena, "%s/graph.ir", tmp)));
     MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_report_write, mpp_arena_printf(arena, "%s/report.txt", tmp)));
@@ -457,9 +423,6 @@ static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_c
         st = MPP_INVALID;
     if (st == MPP_OK)
         st = plan_and_lower(job->arena, job->diag, o, options, g, cluster, stats, out_plan, out_lowered);
-    if (st == MPP_OK && o->out && !o->from_plan && !trainer_can_run(*out_plan) && options.pins.interleave == 0
-        && options.pins.schedule != MPP_SCHEDULE_INTERLEAVED)
-        st = plan_to_run(job->arena, o, options, g, cluster, stats, out_plan, out_lowered);
     may_settle = false;
     progress_end(&progress, options.progress);
     if (st == MPP_OK && least && !o->json)
@@ -475,9 +438,6 @@ static enum mpp_status print(struct job *job, const struct mpp_graph *g, const s
     if (o->json)
         return mpp_plan_predict_json(job->diag, g, cluster, plan, stdout);
     MPP_TRY((o->predict ? mpp_report_predict : mpp_report_write)(job->diag, g, cluster, plan, prog, stdout));
-    if (o->out && !trainer_can_run(plan))
-        fprintf(stderr, "mpplan: %s holds plan.json and reports but no trainer: code for interleaved schedules comes with a later "
-                "release\n", o->out);
     return MPP_OK;
 }
 

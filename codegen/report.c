@@ -49,8 +49,6 @@ static void proof(const struct report *r)
                                                            mpp_report_percent(r->arena, gap));
     mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "%s by this cost model among all %s searched%s (gap %s %%)",
                                      claim, several ? "plans" : "meshes and micro-batch counts", pins, gap <= 0 ? "0" : mpp_report_percent(r->arena, gap)), true);
-    if (r->plan->better)
-        mpp_report_paragraph(r, 2, r->plan->better, true);
     if (r->plan->stopped)
         fprintf(r->out, "  the search was stopped by %s: this is the best plan so far\n", r->plan->stopped);
     const char *simulated = mpp_report_seconds(r->arena, (double)r->plan->simulated_ps * 1e-12);

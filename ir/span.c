@@ -643,3 +643,30 @@ enum mpp_status mpp_span_extract_chunks(struct mpp_arena *arena, struct mpp_diag
     mpp_arena_free(scratch);
     return status;
 }
+
+bool mpp_span_can_chunk(const struct mpp_graph *graph, const struct mpp_layering *layering, int n_parts, int stages)
+{
+    int each = layering->n_layers / n_parts;
+    if (layering->n_layers % n_parts != 0 || n_parts % stages != 0)
+        return false;
+    for (int i = 0; i < layering->n_tied; i++)
+        for (int k = 0; k < layering->tied[i].n_layers; k++)
+            for (int m = 0; m < k; m++) {
+                int a = layering->tied[i].layer[m] / each, b = layering->tied[i].layer[k] / each;
+                if (a != b && a % stages == b % stages)
+                    return false;
+            }
+    for (mpp_id o = 0; o < graph->n_ops; o++) {
+        const struct mpp_gop *op = &graph->ops[o];
+        bool sums = op->n_out == 1 && graph->tensors[op->out[0]].role == MPP_ROLE_ACCUM;
+        for (int k = 0; k < op->n_in && layering->layer_of[o] >= 0 && !sums; k++) {
+            mpp_id maker = op->in[k] < 0 ? -1 : graph->tensors[op->in[k]].op;
+            if (maker < 0 || layering->layer_of[maker] < 0 || layering->index->everywhere[maker])
+                continue;
+            int a = layering->layer_of[maker] / each, b = layering->layer_of[o] / each;
+            if (a != b && a % stages == b % stages)
+                return false;
+        }
+    }
+    return true;
+}

@@ -81,6 +81,9 @@ enum mpp_status mpp_span_extract_chunks(struct mpp_arena *arena, struct mpp_diag
                                         const struct mpp_layering *layering, int n, const int *first, const int *last,
                                         enum mpp_recompute recompute, struct mpp_graph **out) MPP_CHECKED;
 
+/* Would that do for all of STAGES, to which N_PARTS parts of equally many layers go in turns? */
+bool mpp_span_can_chunk(const struct mpp_graph *graph, const struct mpp_layering *layering, int n_parts, int stages);
+
 /* The same without layers CUT_FIRST..CUT_LAST, which must lie within FIRST + 1 .. LAST - 1 and be of one class with the
  * layers beside them: those are joined as if they were neighbours. A small graph that has all kinds of places of a long
  * span; what it computes is another model. */

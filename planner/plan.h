@@ -108,7 +108,6 @@ struct mpp_plan {
     int64_t objective_ps, bound_ps; /* over all meshes and micro-batch counts searched */
     double gap;
     const char *stopped;          /* what ended the search, whose best so far this is: "--time-limit"; NULL: it came to its end */
-    const char *better;           /* a sentence about a faster plan that was passed over; NULL: none was */
     const char *pins;             /* what --fix said, normalised; "" */
 };
 

@@ -361,6 +361,8 @@ static enum mpp_status make_graph(struct reader *r, const struct mpp_plan *p, st
         l = all;
         last = l->n_layers - 1;
     }
+    if (r->chunks)
+        return mpp_interleave_extract(r->arena, r->diag, r->whole, l, &p->pipeline, (int)(s - p->stages), s->recompute, &s->graph);
     return mpp_span_extract(r->arena, r->diag, r->whole, l, s->first_layer, last, s->recompute, &s->graph);
 }
 
@@ -401,6 +403,10 @@ static enum mpp_status read_stages(struct reader *r, const json_t *root, struct 
     r->key = NULL;
     if (!r->bad)
         check_places(r, p, n_devices);
+    p->pipeline.stages = p->n_stages;
+    r->chunks = !r->bad && p->layering && mpp_interleave_possible(r->whole, p->layering, &p->pipeline);
+    if (!r->bad && p->pipeline.chunks > 1 && !r->chunks)
+        mpp_json_complain(r, "stages cannot run %d chunks of this model: two of a stage would share a parameter or a value", p->pipeline.chunks);
     for (int i = 0; i < p->n_stages && !r->bad; i++) {
         r->kind = (size_t)kind_of[i];
         MPP_TRY(read_stage(r, json_array_get(stages, r->kind), p, &p->stages[i], n_devices));

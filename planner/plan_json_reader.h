@@ -23,6 +23,7 @@ struct reader {
     size_t index;                 /* of its record */
     size_t kind;                  /* of the object under "stages" that it stands in */
     bool bad;
+    bool chunks;                  /* the stages' graphs are those of their chunks */
     struct mpp_memo *missing;     /* axes that were reported */
     /* the stage that is being read */
     struct mpp_stage *stage;

@@ -35,6 +35,25 @@ void mpp_key_add(struct mpp_key *key, const void *p, size_t size);
 void mpp_key_int(struct mpp_key *key, int64_t v);
 void mpp_key_text(struct mpp_key *key, const char *s);
 
+/* ---- interleave.c ---- */
+
+/* Has S several chunks, as which stages can run GRAPH (mpp_span_extract_chunks)? Else it is a plan to predict with only. */
+bool mpp_interleave_possible(const struct mpp_graph *graph, const struct mpp_layering *layering, const struct mpp_schedule *s);
+
+/* The graph of the chunks that stage NUMBER runs under S. */
+enum mpp_status mpp_interleave_extract(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
+                                       const struct mpp_layering *layering, const struct mpp_schedule *s, int number,
+                                       enum mpp_recompute recompute, struct mpp_graph **out) MPP_CHECKED;
+
+/* How often per micro-batch a Recv of G runs: once, or for each of S's chunks where G is planned as neighbouring layers. */
+int mpp_interleave_receives(const struct mpp_graph *g, const struct mpp_schedule *s);
+
+/* STAGE, the NUMBER-th under S, planned as neighbouring layers of GRAPH: its graph and decisions become those of the chunks that
+ * it runs. */
+enum mpp_status mpp_interleave_stage(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
+                                     const struct mpp_layering *layering, const struct mpp_schedule *s, int number,
+                                     struct mpp_stage *stage) MPP_CHECKED;
+
 /* ---- price.c ---- */
 
 /* As mpp_price_group, with what mpp_reshard_env_init prepared. */

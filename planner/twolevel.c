@@ -137,7 +137,7 @@ static void add_rounds_of(struct twolevel *w, int64_t k)
             add_round(w, MPP_SCHEDULE_1F1B, 1, k, s, work);
         for (int v = 2; v * s <= w->merged.layering->n_layers && p->interleave != 1 && s > 1; v++)
             if ((p->schedule < 0 || p->schedule == MPP_SCHEDULE_INTERLEAVED) && (p->interleave == 0 || p->interleave == v)
-                && w->merged.layering->n_layers % (s * v) == 0)
+                && mpp_span_can_chunk(w->graph, w->merged.layering, s * v, s))
                 add_round(w, MPP_SCHEDULE_INTERLEAVED, v, k, s, work);
     }
 }
@@ -550,6 +550,11 @@ static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
         MPP_TRY(st);
         mpp_stage_name_axes(stages[i].graph, &stages[i]);
     }
+    struct mpp_schedule interleaved = *schedule;
+    interleaved.stages = n;
+    bool chunks = mpp_interleave_possible(w->graph, level->layering, &interleaved);
+    for (int i = 0; i < n && chunks; i++)
+        MPP_TRY(mpp_interleave_stage(w->arena, w->diag, w->graph, level->layering, &interleaved, i, &stages[i]));
     *plan = (struct mpp_plan){
         .version = MPP_PLAN_VERSION, .batch = w->graph->global_batch, .micro_batches = schedule->micro_batches,
         .schedule = n == 1 ? "accumulate" : mpp_schedule_name(schedule->kind),
@@ -685,7 +690,9 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     list_rounds(w);
     if (w->n_counts == 0 || w->n_rounds == 0) {
         mpp_diag_error(diag, (struct mpp_loc){0}, "no plan does what --fix asks: %s", w->n_counts == 0
-                       ? "no number of stages divides the devices so" : "no number of micro-batches divides the batch so");
+                       ? "no number of stages divides the devices so" : options->pins.interleave > 1 || options->pins.schedule == MPP_SCHEDULE_INTERLEAVED
+                       ? "no number of micro-batches divides the batch so, or parts of one stage would share layers' values or parameters"
+                       : "no number of micro-batches divides the batch so");
         return MPP_INVALID;
     }
     bool exact = small(w);

@@ -188,6 +188,7 @@ int main(int argc, char **argv)
     test_order(tmp);
     test_stages(tmp, 4, "pp=4,schedule=1f1b,micro_batches=4");
     test_stages(tmp, 8, "pp=2,dp=2,tp=2,schedule=gpipe,micro_batches=4,recompute=full");
+    test_stages(tmp, 2, "pp=2,schedule=interleaved,interleave=2,micro_batches=4");
     mpp_outdir_remove(tmp);
     printf("%d passed, %d failed\n", passed, failed);
     return failed > 0;

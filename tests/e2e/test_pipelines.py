@@ -47,8 +47,16 @@ ROWS = [
     ("deep", 8, "pp=2,dp=2,tp=2,schedule=1f1b,micro_batches=6", BOTH, SAMPLE),
     ("deep", 8, "pp=2,tp=4,sequence_parallel=true,schedule=gpipe,micro_batches=3", THREADS),
     ("deep", 8, "pp=2,dp=4,zero=2,schedule=1f1b,micro_batches=4", THREADS),
+    ("deep", 4, "ranges=3+1,inside=tp,schedule=1f1b,micro_batches=4", THREADS),
     ("deep", 8, "ranges=2+4+2,inside=tp,schedule=1f1b,micro_batches=6", BOTH),
     ("deep", 8, "ranges=4+1+1+2,inside=dp,schedule=gpipe,micro_batches=8,recompute=selective", THREADS),
+    ("deep", 2, "pp=2,schedule=interleaved,interleave=2,micro_batches=4", BOTH, SAMPLE),
+    ("deep", 2, "pp=2,schedule=interleaved,interleave=3,micro_batches=8", THREADS),
+    ("deep", 3, "pp=3,schedule=interleaved,interleave=2,micro_batches=12,recompute=selective", THREADS),
+    ("deep", 4, "pp=2,tp=2,schedule=interleaved,interleave=2,micro_batches=6,recompute=full", THREADS),
+    ("deep", 4, "pp=4,schedule=interleaved,interleave=3,micro_batches=16", BOTH),
+    ("deep", 6, "pp=6,schedule=interleaved,interleave=2,micro_batches=48", THREADS),
+    ("deep", 8, "pp=2,dp=2,tp=2,schedule=interleaved,interleave=3,micro_batches=8", BOTH),
     # ---- gpt2-tiny: 4 layers, 8 samples
     ("tiny", 2, "pp=2,schedule=1f1b,micro_batches=4", THREADS),
     ("tiny", 3, "pp=3,schedule=1f1b,micro_batches=8", BOTH),
@@ -56,7 +64,7 @@ ROWS = [
     ("tiny", 4, "pp=2,tp=2,vocab_parallel=true,schedule=1f1b,micro_batches=2", BOTH, SAMPLE),
     ("tiny", 6, "pp=3,dp=2,schedule=1f1b,micro_batches=4,recompute=full", THREADS),
     ("tiny", 8, "pp=4,tp=2,schedule=1f1b,micro_batches=8", THREADS),
-    ("tiny", 4, "ranges=3+1,inside=tp,schedule=1f1b,micro_batches=4", THREADS),
+    ("tiny", 4, "pp=2,tp=2,vocab_parallel=true,schedule=interleaved,interleave=2,micro_batches=4", THREADS),
     # ---- bert-tiny: masked labels, whose number the prologue counts; token types
     ("bert", 2, "pp=2,schedule=1f1b,micro_batches=2", BOTH, SAMPLE),
     ("bert", 2, "pp=2,schedule=gpipe,micro_batches=4,recompute=full", THREADS),
@@ -166,12 +174,13 @@ def check_again(what, p, options):
 
 def test_dropout():
     """Dropout depends on no plan: stages, micro-batches, recomputation."""
-    d = dict(layers=3, hidden=32, heads=4, ffn=64, vocab=64, seq=16, positions=16, batch=8, pdrop=0.2)
+    d = dict(layers=4, hidden=32, heads=4, ffn=64, vocab=64, seq=16, positions=16, batch=8, pdrop=0.2)
     options = dict(data="synthetic", steps=5, seed=3)
     alone = h.plan("models/gpt.xml", gpus=1, preset="tiny", D=d)
     losses = alone.train(**options).losses
     for devices, fix in ((3, "pp=3,schedule=1f1b,micro_batches=4"), (4, "pp=2,dp=2,schedule=1f1b,micro_batches=2,recompute=full"),
-                         (2, "pp=2,schedule=gpipe,micro_batches=4,recompute=selective")):
+                         (2, "pp=2,schedule=gpipe,micro_batches=4,recompute=selective"),
+                         (2, "pp=2,schedule=interleaved,interleave=2,micro_batches=4,recompute=full")):
         p = h.plan("models/gpt.xml", gpus=devices, preset="tiny", D=d, fix=fix)
         h.close(f"dropout, {fix}", p.train(**options).losses, losses, 2e-5)
         p.remove()
@@ -186,6 +195,7 @@ def test_half():
     for precision in ("bf16", "fp16"):
         extra, runs = ("--precision", precision), []
         for devices, fix in ((1, "micro_batches=4"), (3, "pp=3,schedule=1f1b,micro_batches=4"),
+                             (2, "pp=2,schedule=interleaved,interleave=2,micro_batches=4"),
                              (4, "pp=2,dp=2,zero=2,schedule=gpipe,micro_batches=4,recompute=full")):
             p = h.plan("models/gpt.xml", gpus=devices, preset="tiny", fix=fix, extra=extra)
             runs.append(p.train(steps=10, **options).losses)
@@ -271,14 +281,15 @@ def test_memory():
 
 def test_same_code():
     """Equal input, equal bytes; and plan.json gives the same directory again."""
-    a, b = (h.plan("models/gpt.xml", gpus=4, preset="tiny", fix="pp=2,tp=2,schedule=1f1b,micro_batches=4") for _ in range(2))
-    h.check(h.tree(a.dir) == h.tree(b.dir), "a pipeline's plan is the same each time")
-    c = h.plan("models/gpt.xml", gpus=4, preset="tiny", extra=["--from-plan", a.dir / "plan.json"])
-    trees = [{k: v for k, v in h.tree(x.dir).items() if not k.startswith("report")} for x in (a, c)]
-    h.check(trees[0] == trees[1], "plan.json of a pipeline gives the same directory again",
-            [k for k in trees[0] if trees[0][k] != trees[1].get(k)])
-    for p in (a, b, c):
-        p.remove()
+    for fix in ("schedule=1f1b,micro_batches=4", "schedule=interleaved,interleave=2,micro_batches=4"):
+        a, b = (h.plan("models/gpt.xml", gpus=4, preset="tiny", fix=f"pp=2,tp=2,{fix}") for _ in range(2))
+        h.check(h.tree(a.dir) == h.tree(b.dir), f"{fix}: a pipeline's plan is the same each time")
+        c = h.plan("models/gpt.xml", gpus=4, preset="tiny", extra=["--from-plan", a.dir / "plan.json"])
+        trees = [{k: v for k, v in h.tree(x.dir).items() if not k.startswith("report")} for x in (a, c)]
+        h.check(trees[0] == trees[1], f"{fix}: plan.json of a pipeline gives the same directory again",
+                [k for k in trees[0] if trees[0][k] != trees[1].get(k)])
+        for p in (a, b, c):
+            p.remove()
 
 
 def main():
