@@ -64,7 +64,7 @@ def row(model, preset, gpus, limit_s, with_alone):
     name = f"{model} {preset}"
     with tempfile.TemporaryDirectory() as folder:
         stats_file = Path(folder) / "stats.json"
-        p, seconds = run([*arguments, "--fix", "pp=1", "--stats", stats_file, "-o", f"{folder}/plan"], limit_s)
+        p, seconds = run([*arguments, "--fix", "pp=1,recompute=none", "--export-iopddl", f"{folder}/all", "--stats", stats_file, "-o", f"{folder}/plan"], limit_s)
         if p.returncode != 0:
             print(f"{name:18} {gpus:5}  {why(p, limit_s)} ({seconds:.1f} s)", flush=True)
             return None
