@@ -185,6 +185,13 @@ m("schedule-turn", "planner/schedule.c",
 m("schedule-barrier", "planner/schedule.c",
   "barrier = most(barrier, r->free_at[i]);", "barrier = r->free_at[i];",
   "updates wait for the last stage's reductions only", "pipeline")
+m("front-weights", "planner/front.c",
+  "    if (most > 1)  ", "    if (most < 0)  ",
+  "a stage that is not the longest trades time per micro-batch as if it were", "stages")
+m("finalist-formula", "planner/finalists.c",
+  "return a->simulated_ps != b->simulated_ps ? a->simulated_ps < b->simulated_ps : a->answer.time_ps < b->answer.time_ps;",
+  "return a->answer.time_ps < b->answer.time_ps;",
+  "the formula decides between finalists, not the simulation", "twolevel")
 m("zero-level", "planner/pins_rules.c",
   "if (r->pins->zero < (sum ? 2 : 1))", "if (r->pins->zero < 1)",
   "zero=1 scatters gradients as zero=2 does", "plans:memory")

@@ -114,8 +114,8 @@ static void check_front(struct setup *s, struct program *x, int64_t capacity, in
         *out_peak = peak < *out_peak ? peak : *out_peak;
     }
     for (int k = 0; k < 4; k++) {
-        int64_t least = INT64_MAX, once = 1 + (k ? below((int)x->micro_batches * 8) : 0), wt = k ? 8 + below(64) : 1;
-        once = once > wt * x->micro_batches ? wt * x->micro_batches : once; /* t counts at least as much as once */
+        int64_t least = INT64_MAX, wt = k < 2 ? 1 : 8 + below(64); /* first as a plan of one stage has them, then t counts once */
+        int64_t once = k == 0 ? 1 : k == 1 ? x->micro_batches : 1 + below((int)(wt * x->micro_batches));
         for (int i = 0; i < f.n; i++) {
             int64_t v = wt * x->micro_batches * f.point[i].t_ps + once * f.point[i].once_ps;
             least = v < least ? v : least;
