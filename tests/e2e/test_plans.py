@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
 """What plans are: forms that come out by themselves, equal input gives equal bytes, code as short for 96 layers as for 2,
 another solver finds the same optimum, memory is what was promised."""
+import subprocess
+import signal
+import pty
+import os
 import json
 import re
 import shutil
@@ -450,6 +454,25 @@ def test_predict():
     h.check(again == j, "--predict: the same again")
 
 
+def test_stopped():
+    """A search that is ended before its time gives the best plan so far, and says so."""
+    large = [h.ROOT / "models" / "gpt.xml", "--preset", "gpt3-175b", "--gpus", "64", "--cluster", "dgx-a100", "--predict", "--json"]
+    p = h.mpplan(*large, "--time-limit", "1")
+    told = json.loads(p.stdout).get("stopped") == "--time-limit" if p.returncode == 0 else "stopped before it found a plan" in p.stderr
+    h.check(told, "--time-limit: marked", p.stderr[-300:])
+    watched, terminal = pty.openpty()
+    p = subprocess.Popen([str(x) for x in (h.MPPLAN, *large)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=terminal, text=True)
+    os.close(terminal)
+    seen = ""
+    while "micro-batches" not in seen and p.poll() is None:
+        seen += os.read(watched, 4096).decode(errors="replace")
+    h.check("micro-batches" in seen, "progress: shown after a while", seen[-200:])
+    p.send_signal(signal.SIGINT)
+    out, _ = p.communicate(timeout=120)
+    os.close(watched)
+    h.check(p.returncode == 0 and json.loads(out).get("stopped") == "Ctrl-C", "Ctrl-C: the best plan so far, marked", out[-200:])
+
+
 def test_min_gpus():
     cluster = small_cluster("6MiB")
     args = [h.ROOT / GPT, "--preset", "tiny", "--cluster", cluster]
@@ -469,7 +492,7 @@ def test_min_gpus():
 TESTS = {"tensor parallel": test_tensor_parallel, "data parallel": test_data_parallel, "memory forces": test_memory_forces,
          "uneven": test_uneven, "small models": test_small_models,
          "micro-batches": test_micro_batches, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
-         "stages": test_stages, "predict": test_predict, "min gpus": test_min_gpus, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
+         "stages": test_stages, "predict": test_predict, "min gpus": test_min_gpus, "stopped": test_stopped, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
