@@ -20,14 +20,19 @@ CASES = {  # name: arguments, the most seconds it may take
     "gpt2-8-host": (["--preset", "gpt2", "--gpus", "8"], 1),
     "gpt2-xl-8": (["--preset", "gpt2-xl", "--gpus", "8", "--cluster", "dgx-a100"], None),
     "gpt3-13b-64": (["--preset", "gpt3-13b", "--gpus", "64", "--cluster", "dgx-a100"], None),
+    "bert-large-8": (["--preset", "large", "--gpus", "8", "--cluster", "dgx-a100", "--precision", "bf16"], 1),
+    **{f"gpt3-175b-{n}-bf16": (["--preset", "gpt3-175b", "--gpus", str(n), "--cluster", "dgx-a100", "--precision", "bf16"], 10)
+       for n in (64, 1024, 3072)},
+    **{f"layers-{n}": (["--preset", "gpt3-175b", "-D", f"layers={n}", "--gpus", "64", "--cluster", "dgx-a100", "--precision", "bf16",
+                        "--fix", "recompute=full"], None) for n in (12, 96, 384, 960)},
     "gpt3-175b-64": (["--preset", "gpt3-175b", "--gpus", "64", "--cluster", "dgx-a100"], 10),
 }
 
 
-def once(arguments, folder):
+def once(model, arguments, folder):
     stats = Path(folder) / "stats.json"
     begun = time.monotonic()
-    p = subprocess.run([MPPLAN, str(ROOT / "models" / "gpt.xml"), *arguments, "-o", f"{folder}/plan", "--stats", str(stats)],
+    p = subprocess.run([MPPLAN, str(ROOT / "models" / model), *arguments, "--predict", "--stats", str(stats)],
                        capture_output=True, text=True)
     seconds = time.monotonic() - begun
     if p.returncode != 0:
@@ -47,7 +52,7 @@ def main():
     for name in names:
         arguments, limit_s = CASES[name]
         with tempfile.TemporaryDirectory() as folder:
-            results = [once(arguments, folder) for _ in range(runs)]
+            results = [once("bert.xml" if name.startswith("bert") else "gpt.xml", arguments, folder) for _ in range(runs)]
         if any(seconds is None for seconds, _ in results):
             print(f"{name:16} failed: {next(s for t, s in results if t is None)}")
             late += 1

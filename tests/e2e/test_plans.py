@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """What plans are: forms that come out by themselves, equal input gives equal bytes, code as short for 96 layers as for 2,
 another solver finds the same optimum, memory is what was promised."""
-import subprocess
-import signal
-import pty
-import os
 import json
+import os
+import pty
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
