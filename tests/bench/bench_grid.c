@@ -221,7 +221,7 @@ static bool next_check(const struct grid *g, int i, uint64_t *random, struct poi
 }
 
 /* Points as plans of mpplan with the same pins, whose stages may be cut otherwise: by how much they are slower at most;
- * of those that were passed over, how many are faster than their flavour's best; and the fastest of all. */
+ * of those that were passed over, how many are faster than the best; and the fastest of all. */
 static void check(struct grid *g)
 {
     double most = -1;
@@ -241,7 +241,9 @@ static void check(struct grid *g)
             double above = time == INT64_MAX ? 9 : (double)time / (double)priced - 1;
             most = above > most ? above : most;
         }
-        int64_t best = g->best[p.flavour].time_ps < g->far_ps ? g->best[p.flavour].time_ps : g->far_ps;
+        int64_t best = g->far_ps;
+        for (int f = 0; f < N_FLAVOURS; f++)
+            best = g->best[f].time_ps < best ? g->best[f].time_ps : best;
         wrong += priced == INT64_MAX && (double)time * (1 + SOLVED_TO) < (double)best;
         p.time_ps = time;
         fastest = time < fastest.time_ps ? p : fastest;

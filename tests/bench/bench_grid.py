@@ -7,7 +7,7 @@
 For each configuration of Megatron's table 1 (Narayanan et al., SC21; plans from its repository, examples/sc21/run_table_1.sh)
 and of Alpa's GPT series (Zheng et al., OSDI 22; plans from its repository, benchmark/alpa/suite_auto_gpt.py): the predicted
 step time of the published plan, of the best point of the grid, and of the plan that mpplan finds without pins, all by the
-same cost model. Prints a Markdown table. Exit status 1 where a plan is slower than the grid's best. The grids of the larger
+same cost model. Prints two Markdown tables. Exit status 1 where a plan is slower than the grid's best. The grids of the larger
 rows take many minutes: --grid keeps what was found in FILE, and takes it from there the next time, which is only right while
 prices stay as they are. The search counts bytes as its programs do; with --laid-out mpplan itself is asked, too, which lays the
 memory out and plans again with less room where that does not fit (the grid's points are not laid out). -v prints what bench_grid says. BENCH_GRID names another bench_grid.
@@ -147,9 +147,10 @@ def main():
         print(f"there is no row {unknown[0]}; there are {', '.join(r[0] for r in rows())}", file=sys.stderr)
         return 2
     kept = json.loads(options.grid.read_text()) if options.grid and options.grid.exists() else {}
-    print("| model | GPUs | published plan | s per step | best of the grid | s per step | ours | s per step | laid out | faster than the grid | "
-          "than published | CPU s | gap | points: priced, passed over, no plan |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("| model | GPUs | published | grid | ours | laid out | faster than the grid | than published | CPU s | gap | "
+          "points: priced, passed over, no plan |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    plans = []
     worse = 0
     for name, gpus, words, arguments in rows():
         if options.names and name not in options.names:
@@ -170,10 +171,13 @@ def main():
         for what in wrong:
             print(f"{name}: {what}", file=sys.stderr, flush=True)
         gap = f"{100 * (1 - ours['bound_s'] / step):.1f} %" if step else ""
-        cells = [name, gpus, words, seconds(published), point_words(best), seconds(best and best["step_s"]), plan_words(ours), seconds(step),
+        cells = [name, gpus, seconds(published), seconds(best and best["step_s"]), seconds(step),
                  seconds(r["laid_out_s"]) if "laid_out_s" in r else "", percent(best and best["step_s"]), percent(published),
                  f"{ours['cpu_s']:.1f}" if ours else "", gap, f"{r['points']}: {r['priced']}, {r['dominated']}, {r['none']}"]
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        plans.append(f"| {name} | {words} | {point_words(best)} | {plan_words(ours)} |")
+    print("\n| model | published | best of the grid | ours |\n|---|---|---|---|")
+    print("\n".join(plans))
     return 1 if worse else 0
 
 
