@@ -6,4 +6,5 @@ cd "$(dirname "$0")"
 . ./scripts/install.sh
 install_packages $BUILD_PACKAGES $TEST_PACKAGES || exit 1
 install_packages $BROWSER_PACKAGES || echo "no browser could be installed: report.html is tested by its data alone"
+install_packages $SLURM_PACKAGES || echo "no Slurm could be installed: run.sbatch is not tried"
 exec python3 tests/run.py "$@"
