@@ -132,7 +132,9 @@ static const char *program_text(const struct mpp_html *page, const struct report
 static void write_place(struct mpp_html *h, const struct report *r, int program)
 {
     const struct mpp_stage *s = r->stage;
-    const struct mpp_layering *l = r->plan->layering;
+    /* a whole step needs no layers to say what it is, and plan.json has none */
+    bool part = r->plan->n_stages > 1 || s->recompute != MPP_RECOMPUTE_NONE;
+    const struct mpp_layering *l = part ? r->plan->layering : NULL;
     struct report seen = *r;
     struct mpp_html at = {.r = &seen, .out = {.arena = r->arena}};
     note_layers(&at);
