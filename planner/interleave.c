@@ -189,9 +189,22 @@ enum mpp_status mpp_interleave_extract(struct mpp_arena *arena, struct mpp_diag 
     return mpp_span_extract_chunks(arena, diag, graph, layering, s->chunks, first, last, recompute, out);
 }
 
+/* Is each layer of a stage's chunks like the one that is planned for it, in a run of neighbours? */
+static bool alike(const struct mpp_layering *l, const struct mpp_schedule *s)
+{
+    int each = l->n_layers / (s->stages * s->chunks);
+    for (int i = 0; i < s->stages; i++)
+        for (int c = 0; c < s->chunks; c++)
+            for (int k = 0; k < each; k++)
+                if (l->cls[(c * s->stages + i) * each + k] != l->cls[(i * s->chunks + c) * each + k])
+                    return false;
+    return true;
+}
+
 bool mpp_interleave_possible(const struct mpp_graph *graph, const struct mpp_layering *layering, const struct mpp_schedule *s)
 {
-    return s->stages > 1 && s->chunks > 1 && mpp_span_can_chunk(graph, layering, s->stages * s->chunks, s->stages);
+    return s->stages > 1 && s->chunks > 1 && mpp_span_can_chunk(graph, layering, s->stages * s->chunks, s->stages)
+           && alike(layering, s);
 }
 
 int mpp_interleave_receives(const struct mpp_graph *g, const struct mpp_schedule *s)

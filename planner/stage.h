@@ -37,7 +37,8 @@ void mpp_key_text(struct mpp_key *key, const char *s);
 
 /* ---- interleave.c ---- */
 
-/* Has S several chunks, as which stages can run GRAPH (mpp_span_extract_chunks)? Else it is a plan to predict with only. */
+/* Has S several chunks, as which stages can run GRAPH (mpp_span_can_chunk), and that are like the neighbouring layers which
+ * are planned for them? */
 bool mpp_interleave_possible(const struct mpp_graph *graph, const struct mpp_layering *layering, const struct mpp_schedule *s);
 
 /* The graph of the chunks that stage NUMBER runs under S. */

@@ -137,7 +137,7 @@ static void add_rounds_of(struct twolevel *w, int64_t k)
             add_round(w, MPP_SCHEDULE_1F1B, 1, k, s, work);
         for (int v = 2; v * s <= w->merged.layering->n_layers && p->interleave != 1 && s > 1; v++)
             if ((p->schedule < 0 || p->schedule == MPP_SCHEDULE_INTERLEAVED) && (p->interleave == 0 || p->interleave == v)
-                && mpp_span_can_chunk(w->graph, w->merged.layering, s * v, s))
+                && mpp_interleave_possible(w->graph, w->merged.layering, &(struct mpp_schedule){MPP_SCHEDULE_INTERLEAVED, s, v, k}))
                 add_round(w, MPP_SCHEDULE_INTERLEAVED, v, k, s, work);
     }
 }
@@ -398,9 +398,38 @@ static enum mpp_status solve_pass(struct twolevel *w, int pass)
     return MPP_OK;
 }
 
+/* Parameters and the optimiser's state, each once, are more than all devices together have: nothing fits. */
+static bool hopeless(const struct twolevel *w)
+{
+    int64_t sum = 0;
+    for (mpp_id t = 0; t < w->whole->n_tensors; t++) {
+        const struct mpp_gtensor *x = &w->whole->tensors[t];
+        if (x->n_dims > 0 && (x->role == MPP_ROLE_PARAM || x->role == MPP_ROLE_STATE))
+            sum += mpp_tensor_bytes(x);
+    }
+    return sum / w->cluster->n_devices > w->capacity;
+}
+
+/* What comes nearest to fitting, where nothing does: with most micro-batches and stages of equally many devices. */
+static enum mpp_status find_nearest(struct twolevel *w)
+{
+    enum mpp_status st = MPP_OK;
+    for (int i = 0; i < w->n_rounds && st == MPP_OK; i++) {
+        struct round r = w->round[i];
+        r.equal = true;
+        if (w->cluster->n_devices % r.schedule.stages == 0 && promising(w, &r, 0))
+            st = interrupted(w) ? MPP_LIMIT : solve_round(w, &r, true);
+    }
+    w->stopped = w->stopped || st == MPP_LIMIT;
+    return w->stopped ? MPP_OK : st;
+}
+
 static enum mpp_status solve_rounds(struct twolevel *w)
 {
-    for (int pass = 0; pass <= EARLY_PASSES; pass++) {
+    bool any = false;
+    for (int i = 0; i < w->n_rounds; i++)
+        any = any || promising(w, &w->round[i], 0);
+    for (int pass = 0; pass <= (w->options->glance && any ? EARLY_PASSES - 1 : EARLY_PASSES); pass++) {
         if (pass == EARLY_PASSES && !w->options->quick && next_round(w, pass) && !interrupted(w))
             find_seed(w);
         MPP_TRY(solve_pass(w, pass));
@@ -707,7 +736,13 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
         mpp_stages_try_both_orders(w->merged.stages);
     }
     MPP_TRY(look_alone(w));
-    if (!w->alone || !dumps(options))
+    bool none = hopeless(w);
+    if (none && options->quiet)
+        return MPP_INFEASIBLE;
+    if (none)
+        MPP_TRY(find_nearest(w));
+    w->reserve = w->reserve && !none;
+    if (!w->stopped && (!w->alone || !dumps(options)) && (!none || nearest(w)->bytes == 0))
         MPP_TRY(solve_rounds(w));
     if (!w->stopped && exact && (!w->alone || !dumps(options)))
         MPP_TRY(solve_exactly(w));

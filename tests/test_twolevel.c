@@ -345,7 +345,8 @@ static void look_at_schedules(struct oracle *o, enum mpp_schedule_kind kind, int
     memset(o->stage, 0, sizeof o->stage);
     for (int n = chunks > 1 ? 2 : 1; n <= devices && n <= o->layering->n_layers; n++) {
         o->schedule = (struct mpp_schedule){kind, n, chunks, micro_batches};
-        if (!mpp_schedule_valid(&o->schedule) || (chunks > 1 && (devices % n || o->layering->n_layers % (n * chunks)))
+        if (!mpp_schedule_valid(&o->schedule)
+            || (chunks > 1 && (devices % n || !mpp_interleave_possible(o->s->g, o->layering, &o->schedule)))
             || (o->pins->pp > 0 && n != o->pins->pp))
             continue;
         o->bounds_too = false;
