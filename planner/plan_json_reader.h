@@ -21,6 +21,8 @@ struct reader {
     const char *path, *text;
     const char *key;              /* the section that is being read; NULL: none */
     size_t index;                 /* of its record */
+    const char *at;               /* where no section is read: the path of what is, as in "stages.0.mesh"; "": the top */
+    const char *field;            /* of it, that the next fault is about; "": itself */
     size_t kind;                  /* of the object under "stages" that it stands in */
     bool bad;
     bool chunks;                  /* the stages' graphs are those of their chunks */

@@ -222,8 +222,10 @@ static void read_ops(struct reader *r, const json_t *stage)
     r->seen = mpp_arena_array(r->arena, g->n_groups, bool);
     read_section(r, stage, "ops", "op", take_op);
     for (int i = 0; i < g->n_groups && !r->bad; i++)
-        if (!r->seen[i])
+        if (!r->seen[i]) {
+            r->field = "ops";
             mpp_json_complain(r, "there is no record of op \"%s\"", g->ops[g->groups[i].ops[0]].name);
+        }
 }
 
 static void read_tensors(struct reader *r, const json_t *stage, enum mpp_role role, const char *key)
@@ -236,8 +238,10 @@ static void read_tensors(struct reader *r, const json_t *stage, enum mpp_role ro
     r->seen = mpp_arena_array(r->arena, g->n_tensors, bool);
     read_section(r, stage, key, "name", take_tensor);
     for (mpp_id t = 0; t < g->n_tensors && !r->bad; t++)
-        if (g->tensors[t].role == role && !r->seen[t])
+        if (g->tensors[t].role == role && !r->seen[t]) {
+            r->field = key;
             mpp_json_complain(r, "there is no record of \"%s\" under \"%s\"", g->tensors[t].name, key);
+        }
 }
 
 void mpp_json_read_decisions(struct reader *r, const json_t *object)

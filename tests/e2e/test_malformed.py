@@ -343,6 +343,29 @@ def plan(name, change, says, line=False, **kw):
     return Row(f"plan.json, {name}", make, says, ("p.json", line) if line else None, **kw)
 
 
+@lru_cache(None)
+def good_pipeline():
+    """plan.json of several stages."""
+    p = h.plan("models/mlp.xml", preset="tiny", D={"layers": 3}, gpus=4, fix="pp=2,micro_batches=4,schedule=1f1b")
+    return (p.dir / "plan.json").read_text()
+
+
+def pipeline(name, old, new, says):
+    """What the pattern OLD finds in the plan of several stages becomes NEW; the line where it stands is to blame."""
+    class Line:
+        def __format__(self, spec):
+            text = good_pipeline()
+            return str(text[:re.search(old, text).start()].count("\n") + 1)
+        __str__ = __repr__ = lambda self: self.__format__("")
+
+    def make(folder):
+        text = good_pipeline()
+        changed = re.sub(old, new, text, count=1)
+        assert changed != text, old
+        return mpplan(h.ROOT / "models" / "mlp.xml", *PLAN_ARGS, "--from-plan", wrote(folder, "p.json", changed))
+    return Row(f"plan.json of stages, {name}", make, says, ("p.json", Line()))
+
+
 def line_in(needle):
     """The line of NEEDLE in the good plan, once that exists."""
     class Line:
@@ -397,6 +420,20 @@ PLANS = [
     plan("a schedule that there is not", lambda j: put(j, "schedule", {"kind": "1F1C", "chunks": 1}), "no schedule .1F1C..*did you mean .1F1B."),
     plan("a schedule of more stages", lambda j: put(j, "schedule", {"kind": "1F1B", "chunks": 1}), "one stage is .accumulate."),
     plan("recomputation without layers", lambda j: put(stage(j), "recompute", "full"), "want an array .layers."),
+    pipeline("a stage that skips a layer", r'(?<=\{"stage": 1, )"first_device": (\d+), "first_layer": \d+', r'"first_device": \1, "first_layer": 0',
+             "stage 1 begins with layer 0; the one before ends with"),
+    pipeline("devices of two stages", r'(?<=\{"stage": 1, )"first_device": \d+', '"first_device": 0', "stage 1 begins at device 0; the one before"),
+    pipeline("a stage that stands twice", r'\{"stage": 1', '{"stage": 0', "stage 0 stands twice"),
+    pipeline("chunks that the schedule has not", r'"chunks": 1', '"chunks": 3', "cannot run 2 stages of 3 chunks"),
+    pipeline("no chunks", r'"chunks": 1', '"chunks": 0', "whole number .chunks. from 1"),
+    pipeline("a schedule that there is not", r'"kind": "1F1B"', '"kind": "2F2B"', "no schedule .2F2B."),
+    pipeline("micro-batches that do not divide", r'"micro_batches": 4', '"micro_batches": 3', "do not divide"),
+    pipeline("a mesh of other devices", r'"size": \d+', '"size": 4096', "the mesh has 4096 devices"),
+    pipeline("a mesh of a fraction", r'"size": \d+', '"size": 0.5', "whole number .size."),
+    pipeline("layers that fall", r'(?<="first": 1\},\n  )\{(.*)"first": 2', r'{\1"first": 1', "must rise"),
+    pipeline("recomputation of another kind", r'"recompute": "none"', '"recompute": "half"', "none, selective or full"),
+    pipeline("a solver of few words", r'"solver": \{"status": "optimal", ', '"solver": {', "wants a string .status."),
+    pipeline("no solver", r'"solver": \{.*\}', '"solver": null', "wants an object .solver."),
     plan("recomputation of another kind", lambda j: put(stage(j), "recompute", "half"), "none, selective or full"),
     plan("layers that do not rise", lambda j: put(j, "layers", [{"name": "a", "first": 0}, {"name": "b", "first": 0}]), "rise from 0"),
     plan("more layers than the step has", lambda j: put(j, "layers", [{"name": "a", "first": k} for k in range(999)]), "array of 1 to"),
