@@ -147,6 +147,7 @@ struct mpp_plan_options {
     void *room_context;
     bool whole_room;              /* leave no reserve for what the programs do not count */
     bool quick;                   /* any plan that fits will do: the first one is taken */
+    bool glance;                  /* where little memory is taken only: what it does not find may be there all the same */
     bool quiet;                   /* nothing fits: MPP_INFEASIBLE without looking for ways out */
     volatile int *interrupt;
 };
