@@ -5,6 +5,7 @@
 #include "planner/search.h"
 
 static const struct mpp_loc nowhere = {0};
+enum { MOST_TIMES = 64 };
 
 /* "812 bytes", "1.5 MiB": BYTES in a unit of which there are some; in ARENA. */
 static const char *bytes_text(struct mpp_arena *arena, int64_t bytes)
@@ -90,6 +91,15 @@ static bool with_micro_batches(struct mpp_diag *diag, struct mpp_graph *graph, c
     return false;
 }
 
+/* The next number of devices to try after N, which is TWO to some power of the first, or half as many more: whole nodes. */
+static int64_t more_than(int64_t n, int64_t *two, const struct mpp_cluster *cluster)
+{
+    int64_t half = *two + *two / 2;
+    if (n == *two && *two % 2 == 0 && half % cluster->devices_per_node == 0)
+        return half;
+    return *two *= 2;
+}
+
 /* Up to 64 times as many; *OUT_TRIED: how many at most. */
 static bool with_more_devices(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
                               struct mpp_plan_options options, int *out_tried)
@@ -99,8 +109,11 @@ static bool with_more_devices(struct mpp_diag *diag, struct mpp_graph *graph, co
     *out_tried = 0;
     options.pins.dp = options.pins.tp = 0;
     options.pins.mesh = (struct mpp_mesh){0};
-    for (int k = 0; k < 6 && mpp_cluster_resize(cluster, 2 * larger.n_devices, &larger); k++) {
-        *out_tried = larger.n_devices;
+    int64_t two = cluster->n_devices, most = two * MOST_TIMES < cluster->max_devices ? two * MOST_TIMES : cluster->max_devices;
+    for (int64_t n = more_than(two, &two, cluster); n <= most; n = more_than(n, &two, cluster)) {
+        if (!mpp_cluster_resize(cluster, (int)n, &larger))
+            continue;
+        *out_tried = (int)n;
         if (works(graph, &larger, &options, &ps)) {
             mpp_diag_note(diag, "--gpus %d fits (%s a step or less)", larger.n_devices, duration(ps).text);
             return true;
@@ -165,7 +178,7 @@ void mpp_suggest(struct mpp_diag *diag, struct mpp_graph *graph, const struct mp
     quiet.progress = NULL;
     quiet.dump_ilp_dir = quiet.export_iopddl_dir = NULL;
     int tried;
-    quiet.quiet = quiet.quick = true;
+    quiet.quiet = quiet.quick = quiet.glance = true;
     quiet.room = NULL;
     bool any = with_micro_batches(diag, graph, cluster, quiet);
     any = with_recomputation(diag, graph, cluster, quiet) || any;

@@ -398,8 +398,8 @@ static enum mpp_status solve_pass(struct twolevel *w, int pass)
     return MPP_OK;
 }
 
-/* Parameters and the optimiser's state, each once, are more than all devices together have: nothing fits. */
-static bool hopeless(const struct twolevel *w)
+/* Bytes of parameters and the optimiser's state, each once, per device: some device needs as many. */
+static int64_t stored_bytes(const struct twolevel *w)
 {
     int64_t sum = 0;
     for (mpp_id t = 0; t < w->whole->n_tensors; t++) {
@@ -407,7 +407,7 @@ static bool hopeless(const struct twolevel *w)
         if (x->n_dims > 0 && (x->role == MPP_ROLE_PARAM || x->role == MPP_ROLE_STATE))
             sum += mpp_tensor_bytes(x);
     }
-    return sum / w->cluster->n_devices > w->capacity;
+    return sum / w->cluster->n_devices;
 }
 
 /* What comes nearest to fitting, where nothing does: with most micro-batches and stages of equally many devices. */
@@ -736,7 +736,7 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
         mpp_stages_try_both_orders(w->merged.stages);
     }
     MPP_TRY(look_alone(w));
-    bool none = hopeless(w);
+    bool none = stored_bytes(w) > w->capacity; /* nothing fits, whatever is done */
     if (none && options->quiet)
         return MPP_INFEASIBLE;
     if (none)
@@ -744,7 +744,7 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     w->reserve = w->reserve && !none;
     if (!w->stopped && (!w->alone || !dumps(options)) && (!none || nearest(w)->bytes == 0))
         MPP_TRY(solve_rounds(w));
-    if (!w->stopped && exact && (!w->alone || !dumps(options)))
+    if (!w->stopped && !none && exact && (!w->alone || !dumps(options)))
         MPP_TRY(solve_exactly(w));
     if (w->best.time_ps < INT64_MAX)
         return finish(w, out);
@@ -764,6 +764,8 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
         mpp_diag_error(diag, (struct mpp_loc){0}, "no plan does what --fix asks: no mesh of the pinned sizes runs all ops");
         return MPP_INVALID;
     }
+    if (none && failed.least_bytes > stored_bytes(w))
+        failed.least_bytes = stored_bytes(w); /* few ways were looked at */
     mpp_suggest(diag, graph, cluster, options, &failed);
     return MPP_INFEASIBLE;
 }
