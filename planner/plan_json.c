@@ -364,18 +364,29 @@ static const char *program_text(struct writer *w)
     return copy;
 }
 
+/* "h.0 .. h.5"; interleaved, the parts that the stage runs: "h.0 .. h.2 + h.6 .. h.8". */
+static const char *layers_in_words(const struct writer *w, const struct mpp_stage *s)
+{
+    const struct mpp_layering *l = w->plan->layering;
+    int parts = w->plan->pipeline.chunks, apart = l->n_layers / parts;
+    const char *text = "";
+    for (int c = 0; c < parts; c++) {
+        const char *a = l->name[c * apart + s->first_layer / parts], *b = l->name[c * apart + (s->last_layer + 1) / parts - 1];
+        text = mpp_arena_printf(w->arena, "%s%s%s%s%s", text, c ? " + " : "", a, a == b ? "" : " .. ", a == b ? "" : b);
+    }
+    return text;
+}
+
 static void write_place(const struct writer *w, int number, const char *end)
 {
     const struct mpp_stage *s = &w->plan->stages[number];
-    const struct mpp_layering *l = w->plan->layering;
     json_t *o = mpp_json_own(w->arena, json_object());
     mpp_json_put(w->arena, o, "stage", json_integer(number));
     mpp_json_put(w->arena, o, "first_device", json_integer(s->first_device));
     if (w->layered) {
-        const char *a = l->name[s->first_layer], *b = l->name[s->last_layer];
         mpp_json_put(w->arena, o, "first_layer", json_integer(s->first_layer));
         mpp_json_put(w->arena, o, "last_layer", json_integer(s->last_layer));
-        mpp_json_put(w->arena, o, "layers", json_string(s->first_layer == s->last_layer ? a : mpp_arena_printf(w->arena, "%s .. %s", a, b)));
+        mpp_json_put(w->arena, o, "layers", json_string(layers_in_words(w, s)));
     }
     mpp_json_put(w->arena, o, "in_flight", json_integer(s->in_flight));
     mpp_json_put(w->arena, o, "forward_ps", json_integer(s->time.forward_ps));
