@@ -1,5 +1,6 @@
 /* report.c - report.txt: the plan on one screen, from graph, cluster, plan and local program alone. */
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -247,7 +248,7 @@ static enum mpp_status end(const struct report *r, struct mpp_diag *diag)
     mpp_arena_free(r->arena);
     if (!failed)
         return MPP_OK;
-    mpp_diag_error(diag, (struct mpp_loc){0}, "cannot write the report");
+    mpp_diag_error(diag, (struct mpp_loc){0}, "cannot write the report: %s", strerror(errno ? errno : EIO));
     return MPP_IO;
 }
 

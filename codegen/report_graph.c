@@ -10,6 +10,7 @@
  *     graph batch=8 of=8 tokens=64 loss=loss ...
  *
  * Model files are named without their folders: the text holds nothing of the machine that it is made on. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,7 +89,7 @@ enum mpp_status mpp_report_graph(struct mpp_diag *diag, const struct mpp_graph *
     mpp_arena_free(arena);
     if (!ferror(out))
         return MPP_OK;
-    mpp_diag_error(diag, nowhere, "cannot write graph.ir");
+    mpp_diag_error(diag, nowhere, "cannot write graph.ir: %s", strerror(errno ? errno : EIO));
     return MPP_IO;
 }
 

@@ -1,5 +1,6 @@
 /* report_html.c - report.html: one page that needs nothing else. All figures stand in it as one JSON object, which
  * the scripts of codegen/report/ draw; without scripts the text of report.txt is shown. */
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,6 +261,6 @@ enum mpp_status mpp_report_html(struct mpp_diag *diag, const struct mpp_graph *g
     mpp_arena_free(r.arena);
     if (!ferror(out))
         return MPP_OK;
-    mpp_diag_error(diag, (struct mpp_loc){0}, "cannot write report.html");
+    mpp_diag_error(diag, (struct mpp_loc){0}, "cannot write report.html: %s", strerror(errno ? errno : EIO));
     return MPP_IO;
 }

@@ -581,6 +581,34 @@ static void fill_groups(struct parser *ps)
     }
 }
 
+/* The line of TEXT that declares what WHAT, a fault of the verifier, begins with; 0: it begins with no name. */
+static int line_of_fault(const char *text, const char *what)
+{
+    size_t n = strcspn(what, " ");
+    n -= n > 0 && what[n - 1] == ':';
+    int line = 1;
+    for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n', line++) {
+        const char *name = p + strcspn(p, " \n");
+        if (*name == ' ' && strncmp(name + 1, what, n) == 0 && name[1 + n] == ' ')
+            return line;
+    }
+    return 0;
+}
+
+/* What was read hangs together, or one fault says where it does not: what one edit breaks breaks much after it. */
+static enum mpp_status verify(const struct parser *ps, const char *text)
+{
+    struct mpp_diag *found = mpp_diag_in(ps->arena, NULL);
+    enum mpp_status status = mpp_graph_verify(ps->g, found, "parse");
+    if (status == MPP_OK)
+        return MPP_OK;
+    const char *what = strstr(mpp_diag_text(found), "pass parse: ");
+    what = what ? what + strlen("pass parse: ") : "the graph is not whole\n";
+    mpp_diag_error(ps->diag, (struct mpp_loc){ps->file, line_of_fault(text, what)}, "%.*s: the graph was cut off or edited",
+                   (int)strcspn(what, "\n"), what);
+    return status;
+}
+
 enum mpp_status mpp_graph_parse(struct mpp_arena *arena, struct mpp_diag *diag, const char *file, const char *text,
                                 size_t length, struct mpp_graph **out)
 {
@@ -611,5 +639,5 @@ enum mpp_status mpp_graph_parse(struct mpp_arena *arena, struct mpp_diag *diag, 
     if (ps.failed)
         return MPP_INVALID;
     *out = ps.g;
-    return mpp_graph_verify(ps.g, diag, "parse");
+    return verify(&ps, copy);
 }

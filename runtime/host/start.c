@@ -123,6 +123,8 @@ int mpp_start_prepare(struct mpp_job *job, bool speaks, struct mpp_error *error)
     int code = job->options->resume != NULL ? find_start(job, speaks, error) : adopt(job, NULL, error);
     if (code == MPP_EXIT_OK && job->options->eval != NULL) /* whatever the seed of the run: the same samples */
         code = mpp_data_open(job->options->eval, job->program, 0, &job->eval_data, error);
+    if (code != MPP_EXIT_OK && job->options->eval != NULL && job->data != NULL && strncmp(error->text, "--data ", 7) == 0)
+        memcpy(error->text, "--eval", 6); /* the option that names this source */
     return code;
 }
 

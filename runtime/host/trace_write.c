@@ -232,6 +232,8 @@ static int write_all(struct mpp_rank *r, const char *path, struct mpp_trace_summ
         printf("the trace of the last steps is in %s\n", path);
         fflush(stdout);
     }
+    if (code == MPP_EXIT_OK && step <= 0)
+        mpp_note("--profile: no step was taken, so %s is not written", path);
     if (code == MPP_EXIT_OK && left_out > 0)
         mpp_note("%s: of steps with more than %d events on a rank the last %lld are left out", path, MPP_TRACE_EVENTS,
                  (long long)left_out);

@@ -47,6 +47,11 @@ def profile():
     h.check(passes == {(r, f"{w} {m}") for r in range(4) for w in ("forward", "backward") for m in range(4)}, "every pass is traced")
     h.check("what the plan expects" in run.out and "x all-reduce over data 2" in run.out, "the plan stands beside", run.out)
     h.check("all-reduce over data 2 (seen" not in run.out, "collectives are as many as planned", run.out)
+    none = h.run([p.dir / "trainer", "--data", "synthetic", "--steps", "0", "--profile", p.dir / "none.json"])
+    h.check(none.returncode == 0 and "no step was taken" in none.stderr and not (p.dir / "none.json").exists(), "no step has no profile",
+            none.stderr)
+    wrong = h.run([p.dir / "trainer", "--data", "synthetic", "--eval", "txt:x", "--steps", "1"])
+    h.check(wrong.returncode == 2 and '--eval "txt:x" is none of' in wrong.stderr, "a fault of --eval names --eval", wrong.stderr)
     p.remove()
 
 

@@ -221,6 +221,13 @@ def test_again_wrong(tiny):
     refused("a graph that does not say for how many devices", "devices")
     (bad / "graph.ir").write_text(graph[:len(graph) // 2])
     refused("half a graph", "graph.ir")
+    without = [line for line in graph.splitlines(True) if not line.startswith("op loss.total ")]
+    (bad / "graph.ir").write_text("".join(without))
+    line = 1 + next(i for i, text in enumerate(without) if text.startswith("value loss.total ") or " loss.total " in text)
+    refused("a graph without an op", f"graph.ir:{line}: error: loss.total has not a producer")
+    (bad / "graph.ir").write_text(graph[:graph.index("\nop ") + 1])
+    p = h.run([h.MPPLAN, "--report", bad])
+    h.check(p.returncode == 2 and p.stderr.count("error:") == 1, "--report of a graph without ops: one fault", p.stderr[-600:])
     (bad / "graph.ir").write_text(graph.replace("#: cluster host", "#: cluster nowhere"))
     refused("a cluster that is not built in", "nowhere")
     (bad / "graph.ir").write_text(graph.replace("#: model gpt", "#: model other"))
