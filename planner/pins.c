@@ -21,10 +21,10 @@ static const struct key {
     const char *wants;
     const char *const *words;     /* WORD: of each value, NULL at the end */
 } keys[] = {
-    {"dp", DEVICES, offsetof(struct mpp_pins, dp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on", NULL},
-    {"tp", DEVICES, offsetof(struct mpp_pins, tp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on", NULL},
-    {"pp", DEVICES, offsetof(struct mpp_pins, pp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on", NULL},
-    {"interleave", DEVICES, offsetof(struct mpp_pins, interleave), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 on", NULL},
+    {"dp", DEVICES, offsetof(struct mpp_pins, dp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 to 65536", NULL},
+    {"tp", DEVICES, offsetof(struct mpp_pins, tp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 to 65536", NULL},
+    {"pp", DEVICES, offsetof(struct mpp_pins, pp), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 to 65536", NULL},
+    {"interleave", DEVICES, offsetof(struct mpp_pins, interleave), 1, MPP_CLUSTER_MAX_DEVICES, 0, "a whole number from 1 to 65536", NULL},
     {"recompute", WORD, offsetof(struct mpp_pins, recompute), 0, 0, -1, "none, selective or full", recompute_words},
     {"schedule", WORD, offsetof(struct mpp_pins, schedule), 0, 0, -1, "1f1b, gpipe or interleaved", schedule_words},
     {"mesh", MESH, offsetof(struct mpp_pins, mesh), 0, 0, 0, "a mesh of one to three axes, as in 2x4", NULL},
@@ -360,8 +360,8 @@ static enum mpp_status check_devices(struct mpp_arena *scratch, struct mpp_diag 
         mpp_diag_error(diag, nowhere, "--fix %s=%d%s wants %lld devices at least, but there are %d", p->dp ? "dp" : "tp",
                        p->dp ? p->dp : p->tp, pp, (long long)((p->dp ? p->dp : p->tp) * pipeline), n);
     else if (p->mesh.n_axes && (p->pp ? mesh * pipeline != n : n % mesh != 0))
-        mpp_diag_error(diag, nowhere, "--fix mesh%s: its axes make %lld devices%s, but there are %d", pp, (long long)mesh,
-                       p->pp > 1 ? " per stage" : "", n);
+        mpp_diag_error(diag, nowhere, "--fix mesh%s: its axes make %lld devices%s, but there are %d", pp,
+                       (long long)(mesh * pipeline), p->pp > 1 ? " in all stages together" : "", n);
     else
         return MPP_OK;
     return MPP_INVALID;
@@ -398,8 +398,8 @@ static enum mpp_status check_layers(struct mpp_arena *scratch, struct mpp_diag *
     if (want <= l->n_layers)
         return MPP_OK;
     const char *interleave = p->interleave > 1 ? mpp_arena_printf(scratch, "%sinterleave=%d", p->pp ? "," : "", p->interleave) : "";
-    mpp_diag_error(diag, nowhere, "--fix %s%s makes %lld parts, but the model has only %d layers to share out",
-                   p->pp ? mpp_arena_printf(scratch, "pp=%d", p->pp) : "", interleave, (long long)want, l->n_layers);
+    mpp_diag_error(diag, nowhere, "--fix %s%s makes %lld parts, but the model has only %d layer%s to share out",
+                   p->pp ? mpp_arena_printf(scratch, "pp=%d", p->pp) : "", interleave, (long long)want, l->n_layers, l->n_layers == 1 ? "" : "s");
     return MPP_INVALID;
 }
 
