@@ -73,14 +73,15 @@ static const char *run_text(const struct report *r, int first, int last)
 }
 
 /* "h.6 .. h.11"; of several stages also "6 each". Interleaved, the parts of a stage, which lie as far apart as all stages' first
- * parts take: "h.2 .. h.3 + h.8 .. h.9". */
+ * parts take: "h.2 .. h.3 + h.8 .. h.9"; of many the first two and the last. */
 static const char *layers_text(const struct report *r, int first, int last)
 {
     const struct mpp_stage *a = &r->plan->stages[first], *b = &r->plan->stages[last];
     int parts = r->plan->pipeline.chunks, apart = (r->plan->stages[r->plan->n_stages - 1].last_layer + 1) / parts;
     struct mpp_text s = {.arena = r->arena};
     for (int c = 0; c < parts; c++)
-        mpp_text_add(&s, "%s%s", c ? " + " : "", run_text(r, c * apart + a->first_layer / parts, c * apart + (b->last_layer + 1) / parts - 1));
+        if (c < 2 || c == parts - 1)
+            mpp_text_add(&s, "%s%s", c == 0 ? "" : c == parts - 1 && parts > 3 ? " + .. + " : " + ", run_text(r, c * apart + a->first_layer / parts, c * apart + (b->last_layer + 1) / parts - 1));
     if (first < last && a->first_layer < b->last_layer)
         mpp_text_add(&s, ", %d each", n_layers(a));
     return mpp_text_string(&s);
