@@ -73,9 +73,8 @@ struct twolevel {
 /* ---- what is searched ---- */
 
 /* Picoseconds of forward and backward of one of K micro-batches, with every kernel whole on one device. */
-static int64_t whole_work(struct twolevel *w, int64_t k)
+static int64_t whole_work(struct twolevel *w, struct mpp_graph *g, int64_t k)
 {
-    struct mpp_graph *g = w->whole;
     struct mpp_mesh mesh = {.n_axes = 1, .size = {1, 1, 1}};
     struct mpp_split whole = {{MPP_WHOLE, MPP_WHOLE, MPP_WHOLE}};
     struct mpp_reshard_env env;
@@ -128,7 +127,7 @@ static void add_rounds_of(struct twolevel *w, int64_t k)
     const struct mpp_pins *p = &w->options->pins;
     if (!count_allowed(w, k))
         return;
-    int64_t work = whole_work(w, k);
+    int64_t work = whole_work(w, w->whole, k);
     for (int i = 0; i < w->n_counts; i++) {
         int s = w->counts[i];
         if (p->schedule == MPP_SCHEDULE_GPIPE)
@@ -343,13 +342,33 @@ static bool dumps(const struct mpp_plan_options *o)
     return o->dump_ilp_dir || o->export_iopddl_dir;
 }
 
+/* One stage is asked for, and the best plan that keeps all is below what kernels take at least where some run again. */
+static bool alone_is_best(struct twolevel *w)
+{
+    const struct mpp_pins *pins = &w->options->pins;
+    struct mpp_arena *scratch = mpp_arena_scratch(w->arena);
+    bool best = w->alone && pins->pp == 1;
+    int first = w->graph->unfused ? MPP_RECOMPUTE_SELECTIVE : MPP_RECOMPUTE_FULL;
+    for (int r = first; best && pins->recompute < 0 && r <= MPP_RECOMPUTE_FULL; r++) {
+        struct mpp_graph *g;
+        best = mpp_span_extract(scratch, w->diag, w->graph, w->plain.layering, 0, w->plain.layering->n_layers - 1,
+                                (enum mpp_recompute)r, &g) == MPP_OK;
+        for (int i = 0; i < w->n_rounds && best; i++) {
+            int64_t k = w->round[i].schedule.micro_batches;
+            best = times_share(whole_work(w, g, k), SLACK * (double)k / w->cluster->n_devices) >= w->alone->objective_ps;
+        }
+    }
+    mpp_arena_free(scratch);
+    return best;
+}
+
 static enum mpp_status look_alone(struct twolevel *w)
 {
     struct mpp_arena *scratch = mpp_arena_scratch(w->arena);
     struct mpp_diag *silent = mpp_diag_in(scratch, NULL);
     struct mpp_plan_options options = *w->options;
     w->best.time_ps = w->bound = INT64_MAX;
-    if (!one_stage_allowed(&options.pins) || (w->whole->n_groups > SMALL_GROUPS && !dumps(&options)) || options.quick)
+    if (!one_stage_allowed(&options.pins) || (w->whole->n_groups > (options.pins.pp == 1 ? LARGE_GROUPS : SMALL_GROUPS) && !dumps(&options)) || options.quick)
         return MPP_OK;
     options.quiet = true;
     options.capacity_bytes = w->capacity;
@@ -742,7 +761,7 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     if (none)
         MPP_TRY(find_nearest(w));
     w->reserve = w->reserve && !none;
-    if (!w->stopped && (!w->alone || !dumps(options)) && (!none || nearest(w)->bytes == 0))
+    if (!w->stopped && (!w->alone || !dumps(options)) && (!none || nearest(w)->bytes == 0) && (exact || !alone_is_best(w)))
         MPP_TRY(solve_rounds(w));
     if (!w->stopped && !none && exact && (!w->alone || !dumps(options)))
         MPP_TRY(solve_exactly(w));
