@@ -380,13 +380,14 @@ def test_cbc_reduced():
 # ---- planning quickly, with a small gap ----
 
 def test_speed():
-    for what, limit_s, kw in (("gpt2 on 8 A100", 1, dict(preset="gpt2", gpus=8, cluster="dgx-a100")), ("gpt2 on 8 cores", 1, dict(preset="gpt2", gpus=8)),
-                              ("gpt3-175b on 64 A100", 10, dict(preset="gpt3-175b", gpus=64, cluster="dgx-a100", fix="pp=1"))):
+    for what, limit_s, gap, kw in (("gpt2 on 8 A100", 1, 0.001, dict(preset="gpt2", gpus=8, cluster="dgx-a100")),
+                                   ("gpt2 on 8 cores", 1, 0.001, dict(preset="gpt2", gpus=8)),
+                                   ("gpt3-175b on 64 A100", 10, 0.3, dict(preset="gpt3-175b", gpus=64, cluster="dgx-a100", extra=["--precision", "bf16"]))):
         begun = time.monotonic()
         p = h.plan(GPT, timeout_s=10 * limit_s, **kw)
         seconds = time.monotonic() - begun
         print(f"{what}: {seconds:.2f} s, gap {p.gap():.3%}", flush=True)
-        h.check(p.gap() <= 0.01, f"{what}: a gap of at most 1 %", p.gap())
+        h.check(p.gap() <= gap, f"{what}: a gap of at most {gap:.1%}", p.gap())
         h.check(seconds <= 5 * limit_s, f"{what}: planned within five times {limit_s} s", seconds)
         p.remove()
 
