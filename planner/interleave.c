@@ -6,6 +6,7 @@
  * same number within the stage. What a chunk receives lies as what the layer before it (backward: after it) makes; what it
  * sends lies as it is made, but whole where that is a partial sum. */
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ir/op.h"
@@ -79,16 +80,33 @@ static const char *plain(struct interleave *x, const char *name, int chunk)
     return chunk > 0 && n > m && strcmp(name + n - m, suffix) == 0 ? mpp_arena_printf(x->arena, "%.*s", (int)(n - m), name) : name;
 }
 
+/* The number that NAME has after REPEAT ("h" in "h.5.res2.grad": 5), or INDEX: gradients have the name of what they are of,
+ * though the op that makes them is of the next layer. */
+static int named_index(struct interleave *x, const char *name, const char *repeat, int index)
+{
+    const char *prefix = mpp_arena_printf(x->arena, "%s.", repeat);
+    for (const char *at = strstr(name, prefix); at; at = strstr(at + 1, prefix)) {
+        char *end;
+        long n = strtol(at + strlen(prefix), &end, 10);
+        if ((at == name || at[-1] == '.') && end > at + strlen(prefix) && *end == '.' && n >= 0 && n < x->n_indices)
+            return (int)n;
+    }
+    return index;
+}
+
 /* The planned tensor that decides for T of the chunks' graph, which CHUNK reads or makes; -1: none. */
 static mpp_id planned(struct interleave *x, mpp_id t, int chunk)
 {
     const struct mpp_gtensor *tensor = &x->to->graph->tensors[t];
     const char *name = plain(x, tensor->name, chunk);
-    int layer = tensor->repeat < 0 || tensor->index < 0 ? -1 : x->layer_of[tensor->repeat * x->n_indices + tensor->index];
+    int index = tensor->index, layer = tensor->repeat < 0 || index < 0 ? -1 : x->layer_of[tensor->repeat * x->n_indices + index];
+    if (layer >= 0) {
+        index = named_index(x, name, x->repeat_name[layer], index);
+        layer = x->layer_of[tensor->repeat * x->n_indices + index];
+    }
     int other = layer < 0 ? -1 : counterpart(x, layer, chunk);
     if (other >= 0 && x->repeat_name[other])
-        name = renamed(x, name, x->repeat_name[layer], tensor->index, x->repeat_name[other],
-                       tensor->index - x->first_index[layer] + x->first_index[other]);
+        name = renamed(x, name, x->repeat_name[layer], index, x->repeat_name[other], index - x->first_index[layer] + x->first_index[other]);
     bool is_new;
     int id = mpp_memo_add(x->names, name, strlen(name) + 1, &is_new);
     return id < x->from->graph->n_tensors ? id : -1;
@@ -117,13 +135,13 @@ static struct mpp_sharding made(const struct mpp_stage *s, mpp_id t, int i)
     return lies;
 }
 
-/* The split of a Recv or Send under which its operand lies as S says. */
-static struct mpp_split transfer_split(const struct mpp_rule *rule, const struct mpp_mesh *mesh, struct mpp_sharding s)
+/* The split under which OPERAND lies as S says. */
+static struct mpp_split split_for(const struct mpp_rule *rule, const struct mpp_mesh *mesh, int operand, struct mpp_sharding s)
 {
     struct mpp_split split = {{MPP_WHOLE, MPP_WHOLE, MPP_WHOLE}}, whole = split;
     for (int a = 0; a < mesh->n_axes; a++)
-        if (s.axis[a] >= 0 && rule->operand[0].dim[s.axis[a]].n > 0)
-            split.axis[a] = rule->operand[0].dim[s.axis[a]].factor[0];
+        if (s.axis[a] >= 0 && rule->operand[operand].dim[s.axis[a]].n > 0)
+            split.axis[a] = rule->operand[operand].dim[s.axis[a]].factor[0];
     return mpp_split_legal(rule, mesh, split) ? split : whole;
 }
 
@@ -142,17 +160,16 @@ static void decide_group(struct interleave *x, int i)
     const struct mpp_gop *op = &g->ops[group->ops[0]];
     x->to->split[i] = (struct mpp_split){{MPP_WHOLE, MPP_WHOLE, MPP_WHOLE}};
     if (op->kind == MPP_OP_SEND) {
-        x->to->split[i] = transfer_split(group->rule, &x->to->mesh, made(x->to, group->in[0], x->made_in[group->in[0]]));
+        x->to->split[i] = split_for(group->rule, &x->to->mesh, 0, made(x->to, group->in[0], x->made_in[group->in[0]]));
         return;
     }
     mpp_id t = planned(x, group->out[0], op->chunk);
     int like = t < 0 ? -1 : x->made_from[t];
     if (like < 0)
         return;
-    if (op->kind == MPP_OP_RECV)
-        x->to->split[i] = transfer_split(group->rule, &x->to->mesh, made(x->from, t, like));
-    else if (same_ops(g, group, from, &from->groups[like]) && mpp_split_legal(group->rule, &x->to->mesh, x->from->split[like]))
-        x->to->split[i] = x->from->split[like];
+    bool same = same_ops(g, group, from, &from->groups[like]) && mpp_split_legal(group->rule, &x->to->mesh, x->from->split[like]);
+    x->to->split[i] = same && op->kind != MPP_OP_RECV
+                          ? x->from->split[like] : split_for(group->rule, &x->to->mesh, group->n_in, made(x->from, t, like));
 }
 
 static void decide(struct interleave *x)

@@ -244,7 +244,7 @@ static int64_t plan_under(struct setup *s, const char *fix, int64_t capacity)
         check(about(searched, s->plan->objective_ps, 1e-4), "%s: %lld by the search, the plan takes %lld", fix, (long long)searched,
               (long long)s->plan->objective_ps);
     else /* the search does not count what the first stage's later chunks receive of the last one */
-        check(searched <= s->plan->objective_ps && about(searched, s->plan->objective_ps, 0.05),
+        check(searched <= s->plan->objective_ps && about(searched, s->plan->objective_ps, 0.04),
               "%s: %lld by the search, the interleaved plan takes %lld", fix, (long long)searched, (long long)s->plan->objective_ps);
     check(s->plan->bound_ps <= s->plan->objective_ps, "%s: a bound above the plan", fix);
     for (int i = 0; i < s->plan->n_stages; i++)
