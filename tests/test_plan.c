@@ -206,7 +206,7 @@ static void test_contradictions(void)
     refuses("dp=2,tp=1,pp=1", 4, tiny, "makes 2 devices, but there are 4");
     refuses("pp=5", 4, tiny, "more stages than the 4 devices");
     refuses("dp=2,pp=4", 4, tiny, "dp=2,pp=4 wants 8 devices at least");
-    refuses("mesh=2x2,pp=2", 4, tiny, "make 4 devices per stage");
+    refuses("mesh=2x2,pp=2", 4, tiny, "make 8 devices in all stages together, but there are 4");
     refuses("pp=1,interleave=2", 4, tiny, "nothing to interleave");
     refuses("interleave=2,schedule=gpipe", 4, tiny, "schedule=gpipe: only the interleaved");
     refuses("schedule=interleaved,interleave=1", 4, tiny, "at least two");
