@@ -11,35 +11,7 @@
 #include "codegen/emit_internal.h"
 #include "codegen/outdir.h"
 #include "ir/pass.h"
-
-static int passed, failed;
-static const char *root = ".";
-
-__attribute__((format(printf, 2, 3))) static bool check(bool ok, const char *fmt, ...)
-{
-    passed += ok;
-    failed += !ok;
-    if (!ok) {
-        va_list ap;
-        va_start(ap, fmt);
-        printf("FAILED: ");
-        vprintf(fmt, ap);
-        printf("\n");
-        va_end(ap);
-    }
-    return ok;
-}
-
-__attribute__((format(printf, 1, 2))) static bool shell(const char *fmt, ...)
-{
-    char command[2048];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(command, sizeof command, fmt, ap);
-    va_end(ap);
-    fflush(stdout);
-    return system(command) == 0;
-}
+#include "tests/emit_testing.h"
 
 /* ---- the order of passes ---- */
 

@@ -4,31 +4,9 @@
 
 #include "tests/exhaustive.h"
 #include "tests/planner_testing.h"
-
-static uint64_t seed = 1;
-
-static int below(int n)
-{
-    seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
-    return (int)((seed >> 33) % (uint64_t)n);
-}
+#include "tests/random_text.h"
 
 /* ---- random models ---- */
-
-struct text {
-    char s[8192];
-    size_t n;
-};
-
-static void put(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void put(struct text *t, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    t->n += (size_t)vsnprintf(t->s + t->n, sizeof t->s - t->n, fmt, ap);
-    va_end(ap);
-}
 
 static void put_head(struct text *t, int batch, const int *size, int seq)
 {

@@ -11,31 +11,9 @@
 #include "planner/front.h"
 #include "planner/pins.h"
 #include "tests/planner_testing.h"
-
-static uint64_t seed = 1;
-
-static int below(int n)
-{
-    seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
-    return (int)((seed >> 33) % (uint64_t)n);
-}
+#include "tests/random_text.h"
 
 /* ---- random models and clusters ---- */
-
-struct text {
-    char s[8192];
-    size_t n;
-};
-
-static void put(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void put(struct text *t, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    t->n += (size_t)vsnprintf(t->s + t->n, sizeof t->s - t->n, fmt, ap);
-    va_end(ap);
-}
 
 static const char *const DIMS[] = {"d0", "d1", "d2", "d3", "d4", "d5", "d6"};
 static const char *const BODIES[] = {
