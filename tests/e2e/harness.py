@@ -217,11 +217,6 @@ class Plan:
         return {a["axis"]: a["size"] for a in self.stage["mesh"]}
 
     @property
-    def arenas(self):
-        """Bytes of the arenas of its stages."""
-        return {x["memory"]["arena_bytes"] for s in self.json["stages"] for x in s["places"]}
-
-    @property
     def memory(self):
         return self.stage["places"][0]["memory"]
 

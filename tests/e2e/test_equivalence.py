@@ -143,7 +143,7 @@ def check_plan(what, p, pinned):
 def check_run(what, m, p, run, losses, transport):
     h.close(f"{what}: losses", run.losses, losses, m.tolerance)
     h.check(run.transport.lower().startswith(transport), f"{what}: the transport", run.transport)
-    h.check(set(run.arena_bytes) == p.arenas, f"{what}: arenas as planned", f"{run.arena_bytes}, planned {p.arenas}")
+    h.check(set(run.arena_bytes) == set(p.arenas), f"{what}: arenas as planned", f"{run.arena_bytes}, planned {p.arenas}")
     norms = m.grad_norms or []
     got = [row["grad_norm"] for row in run.rows[:len(norms)]]
     if got and None not in got:
