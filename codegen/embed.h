@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 struct mpp_embedded_source {
-    const char *path;             /* below runtime/: "mpp_rt.h", "host/mesh.c", "calibrate/measure.c"; below codegen/report/:
+    const char *path;             /* below runtime/: "mpp_rt.h", "core/mesh.c", "calibrate/measure.c"; below codegen/report/:
                                    * "report.css"; NULL ends the array */
     const char *text;
     size_t size;

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """embed.py OUT.c OUT.d FOLDER ARRAY - write files of FOLDER as the array ARRAY of embed.h, sorted by path, and a depfile that names
-them: *.h, host/*.{c,h} and calibrate/*.c of the runtime (mpp_embedded_runtime), *.css, *.html and *.js of the report
+them: *.h, core/*, host/* and cuda/*, and calibrate/*.c of the runtime (mpp_embedded_runtime), *.css, *.html and *.js of the report
 (mpp_embedded_report)."""
 import os
 import sys
 
 
 def runtime_sources(root):
-    for folder in ("", "host", "calibrate"):
-        for name in sorted(os.listdir(os.path.join(root, folder))):
-            if name.endswith(".h") or (folder and name.endswith(".c")):
+    for folder in ("", "core", "host", "cuda", "calibrate"):
+        path = os.path.join(root, folder)
+        for name in sorted(os.listdir(path)) if os.path.isdir(path) else []:
+            if name.endswith((".h", ".cuh")) or (folder and name.endswith((".c", ".cu"))):
                 yield "/".join(filter(None, (folder, name)))
 
 

@@ -41,7 +41,7 @@ static const char *const makefile =
     "FLAGS = -std=c17 -D_GNU_SOURCE -fno-math-errno -fno-trapping-math $(or $(OPENMP),-fopenmp-simd) -I. -Iruntime $(MPI_FLAGS)\n"
     "STRICT = -Wall -Wextra -Werror\n"
     "PLAN_SOURCES = @SOURCES@\n"
-    "RUNTIME_SOURCES = $(wildcard runtime/host/*.c)\n"
+    "RUNTIME_SOURCES = $(wildcard runtime/core/*.c runtime/host/*.c)\n"
     "OBJECTS = $(PLAN_SOURCES:%.c=build/%.o) $(RUNTIME_SOURCES:%.c=$(RUNTIME_BUILD)/%.o)\n"
     "\n"
     "ifneq ($(BACKEND),host)\n"
@@ -57,10 +57,9 @@ static const char *const makefile =
     "\t@mkdir -p $(@D)\n"
     "\t@echo '$(BUILT_WITH)' | cmp -s - $@ || echo '$(BUILT_WITH)' > $@\n"
     "\n"
-    "$(RUNTIME_BUILD)/runtime/host/%.o: runtime/host/%.c $(wildcard runtime/*.h runtime/host/*.h) \\\n"
-    "                                 $(RUNTIME_BUILD)/built-with\n"
+    "$(RUNTIME_BUILD)/runtime/%.o: runtime/%.c $(wildcard runtime/*.h runtime/*/*.h) $(RUNTIME_BUILD)/built-with\n"
     "\t@mkdir -p $(@D)\n"
-    "\t$(LINK) $(CFLAGS) $(FLAGS) -Iruntime/host $(BLAS_CFLAGS) -c $< -o $@\n"
+    "\t$(LINK) $(CFLAGS) $(FLAGS) $(BLAS_CFLAGS) -c $< -o $@\n"
     "\n"
     "build/%.o: %.c $(wildcard *.h runtime/*.h) build/built-with\n"
     "\t@mkdir -p $(@D)\n"
@@ -105,8 +104,8 @@ enum mpp_status mpp_emit_write_script(struct mpp_diag *diag, struct mpp_arena *a
 
 enum mpp_status mpp_emit_runtime(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir)
 {
-    static const char *const folders[] = {"runtime", "runtime/host"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const folders[] = {"runtime", "runtime/core", "runtime/host", "runtime/cuda"};
+    for (int i = 0; i < 4; i++) {
         const char *path = mpp_arena_printf(arena, "%s/%s", dir, folders[i]);
         if (mkdir(path, 0777) != 0 && errno != EEXIST) {
             mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot make the directory: %s", strerror(errno));

@@ -1,4 +1,5 @@
-/* mpp_rt.h - what a generated trainer calls. One header; runtime/host implements it on any machine.
+/* mpp_rt.h - what a generated trainer calls. One header for all machines: runtime/host implements it on processors, runtime/cuda on GPUs;
+ * runtime/core is what both share.
  *
  *     static const struct mpp_program program = { .model = "gpt", ... };   // emitted in plan.c
  *     int main(int argc, char **argv) { return mpp_main(argc, argv, &program); }
@@ -49,6 +50,7 @@ struct mpp_space {
 
 /* ---- the rank --------------------------------------------------------------------------------- */
 
+struct mpp_device; /* where a rank's tensors lie (core/device.h) */
 struct mpp_team;
 struct mpp_trace;
 struct mpp_transport; /* threads or MPI */
@@ -67,6 +69,7 @@ struct mpp_rank {
     int n_axes, axis_size[MPP_MAX_AXES], coord[MPP_MAX_AXES]; /* of the stage's mesh */
     char *arena;                /* stage->arena_bytes, 64-byte aligned */
     char *workspace;            /* stage->workspace_bytes: inside the arena */
+    struct mpp_device *device;  /* the runtime's own; NULL on the host */
     int n_threads;              /* that share this rank's loops, its own included; 0 is 1 */
     char *scratch;              /* MPP_SCRATCH_BYTES for each of them but the first */
     struct mpp_team *team;      /* the others */

@@ -14,12 +14,12 @@ OWNERS = {  # third-party header -> the only files that may include it
     r"yajl/": r"solver/iopddl\.c",
     r"zlib\.h": r"solver/iopddl\.c",
     r"jansson\.h": r"planner/plan_json_value\.[ch]",
-    r"mpi\.h": r"runtime/host/transport_mpi(_shm|_transfers)?\.[ch]",
+    r"mpi\.h": r"runtime/core/transport_mpi(_shm|_transfers)?\.[ch]",
     r"(cblas|openblas/.*|lapacke)\.h": r"runtime/host/kernels_gemm\.c",
 }
 COMMAND = sorted(p for p in ROOT.iterdir() if p.suffix in (".c", ".h"))  # of the folder that holds mpplan.c
 # Where a process may end: the command and the trainer's main.
-MAY_EXIT = {"mpplan.c", "runtime/host/main.c"}
+MAY_EXIT = {"mpplan.c", "runtime/core/main.c"}
 # runtime/host/team.c, thread-local: gcc's OpenMP calls carry no context.
 OPENMP_STATE = {"own_team", "own_share", "own_shares"}
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 1000, 100
@@ -72,6 +72,8 @@ def check_includes():
         for header in includes(path):
             check(header.split("/")[0] not in [*ROOMS, "runtime", "tests"],
                   f"{path.relative_to(ROOT)} includes {header}; runtime/ stands alone")
+            check(path.parent.name != "core" or header.split("/")[0] not in ("host", "cuda"),
+                  f"{path.relative_to(ROOT)} includes {header}; runtime/core/ knows no backend")
     for path in [*sources(*ROOMS, "runtime"), *COMMAND]:
         name = path.relative_to(ROOT).as_posix()
         for header in includes(path):

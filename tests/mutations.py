@@ -344,75 +344,75 @@ m("einsum-keep", "runtime/host/kernels_gemm.c",
 m("partial-axis", "runtime/host/collectives.c",
   "if (mpp_mesh_group_index(r, mask) == 0)", "if (r->coord[0] == 0)",
   "which rank holds a sum's one term is told by the first axis alone", "runtime_collectives")
-m("group-order", "runtime/host/mesh.c",
+m("group-order", "runtime/core/mesh.c",
   "    int index = 0;\n    for (int a = 0; a < r->n_axes; a++)", "    int index = 0;\n    for (int a = r->n_axes - 1; a >= 0; a--)",
   "blocks of two axes are gathered in the wrong order", "runtime_collectives")
-m("reduce-tail", "runtime/host/transport_threads.c",
+m("reduce-tail", "runtime/core/transport_threads.c",
   "int64_t end = begin + share < count ? begin + share : count;", "int64_t end = begin + share < count ? begin + share : count / LANE * LANE;",
   "the last elements of an all-reduce are not summed", "runtime_collectives")
-m("mpi-max", "runtime/host/transport_mpi.c",
+m("mpi-max", "runtime/core/transport_mpi.c",
   "maximum ? MPI_MAX : MPI_SUM", "maximum ? MPI_SUM : MPI_SUM",
   "over MPI a maximum is a sum", "runtime_mpi")
-m("mpi-spread", "runtime/host/transport_mpi.c",
+m("mpi-spread", "runtime/core/transport_mpi.c",
   "for (int64_t o = cut->outer - 1; o > 0; o--)", "for (int64_t o = 1; o < cut->outer; o++)",
   "over MPI the rows of an uneven reduce-scatter are spread from the first on, over each other", "runtime_mpi")
-m("backward-inputs", "runtime/host/passes.c",
+m("backward-inputs", "runtime/core/passes.c",
   "if (local->placed != micro_batch)", "if (forward && local->placed != micro_batch)",
   "a backward pass reads the inputs of the micro-batch that went forward last", "runtime_pipeline")
-m("chunk-state", "runtime/host/passes.c",
+m("chunk-state", "runtime/core/passes.c",
   "before += r->stage->chunks[c].slots;", "before += r->stage->chunks[c].slots - 1;",
   "the last slot of a chunk and the first of the next are one", "runtime_pipeline")
-m("transfer-replica", "runtime/host/transfers.c",
+m("transfer-replica", "runtime/core/transfers.c",
   "receiver % mpp_mesh_group_size(sender, alike)", "0",
   "of senders with the same block the first sends to all", "runtime_transfers")
-m("transfer-padding", "runtime/host/transfers.c",
+m("transfer-padding", "runtime/core/transfers.c",
   "part->n[d] != part->from_dims[d] || part->n[d] != part->to_dims[d]", "part->n[d] != part->from_dims[d]",
   "rows are copied as one stretch although the receiver's have padding", "runtime_transfers")
-m("stage-sum", "runtime/host/transfers.c",
+m("stage-sum", "runtime/host/stages.c",
   "own < count && r->rank == r->stage->first_rank", "own < count",
   "in a sum over stages each rank of a stage counts", "runtime_transfers")
-m("ring-readers", "runtime/host/flows.c",
+m("ring-readers", "runtime/core/flows.c",
   "q->n_parts, memory_order_relaxed", "q->n_parts > 0, memory_order_relaxed",
   "a place of a ring is free once one of its receivers has read it", "runtime_transfers")
-m("eval-dropout", "runtime/host/evaluate.c",
+m("eval-dropout", "runtime/core/evaluate.c",
   "r->training = false;", "r->training = true;",
   "dropout goes on in evaluations", "evaluation")
 m("eval-axes", "codegen/emit_tables.c",
   "*axes_out |= sum ? in->step->mask : 0;", "*axes_out |= 0;",
   "the loss on other data is that of the first rank's samples", "evaluation")
-m("resume-data", "runtime/host/feed.c",
+m("resume-data", "runtime/core/feed.c",
   "mpp_data_fill(f->data, f->r, step, m, i, at, error)", "mpp_data_fill(f->data, f->r, step - f->first, m, i, at, error)",
   "a resumed run reads its samples from the first on", "runtime_trainer")
-m("prologue-inputs", "runtime/host/passes.c",
+m("prologue-inputs", "runtime/core/passes.c",
   "if (local->placed != micro_batch)", "if (local->placed < 0)",
   "after counting labels every micro-batch trains on the last one's inputs", "runtime_trainer", "plans:micro")
-m("warmup", "runtime/host/trainer.c",
+m("warmup", "runtime/core/trainer.c",
   "return peak * t / w;", "return peak * (t - 1) / w;",
   "the warm-up begins with a step at rate 0", "runtime_trainer")
-m("decay-span", "runtime/host/trainer.c",
+m("decay-span", "runtime/core/trainer.c",
   "(t - w) / (n - w)", "(t - w) / n",
   "the learning rate decays over all steps, not those after the warm-up", "runtime_trainer")
-m("resume-seed", "runtime/host/start.c",
+m("resume-seed", "runtime/core/start.c",
   "job->seed = found->seed;", "job->seed = job->options->seed;",
   "a resumed run takes the default seed, not the checkpoint's", "quickstart:checkpoints")
-m("resume-sample", "runtime/host/start.c",
+m("resume-sample", "runtime/core/start.c",
   "found->samples >= 0 ? found->samples : found->step * batch;", "found->step * job->program->batch;",
   "a run resumed with another batch skips samples or sees them again", "resume:differences")
-m("checkpoint-owner", "runtime/host/tensors.c",
+m("checkpoint-owner", "runtime/core/tensors.c",
   "(splits >> a & 1) && r->coord[a] != 0)", "(splits >> a & 1) && r->rank != 0)",
   "of tensors split over one of two axes only rank 0 saves its block", "runtime_trainer", "quickstart:checkpoints")
-m("init-lane", "runtime/host/init.c",
+m("init-lane", "runtime/core/init.c",
   "for (int64_t lane = element % 4;", "for (int64_t lane = 0;",
   "initial weights of a block that begins inside a group of four differ", "runtime_trainer")
-m("window-last", "runtime/host/tokens.c",
+m("window-last", "runtime/core/tokens.c",
   "tokens->places += s->count - length + 1;", "tokens->places += s->count - length;",
   "no sample ends with a shard's last token", "runtime_files")
-m("window-shard", "runtime/host/tokens.c",
+m("window-shard", "runtime/core/tokens.c",
   "if (tokens->shards[mid].first_place <= (int64_t)place)", "if (tokens->shards[mid].first_place < (int64_t)place)",
   "the sample at the beginning of a shard is read past the end of the one before", "runtime_files")
-m("metrics-resumed", "runtime/host/progress.c",
+m("metrics-resumed", "runtime/core/progress.c",
   "|| step > last_step)", "|| step >= last_step)",
   "resuming drops the metrics of the last step before", "runtime_trainer", "quickstart:checkpoints")
-m("mask-position", "runtime/host/data.c",
+m("mask-position", "runtime/core/data.c",
   "(uint64_t)(s->position + i), s->sample, random);\n        bool chosen", "(uint64_t)i, s->sample, random);\n        bool chosen",
   "which tokens are masked is told by the place in the rank's part of the sequence", "runtime_files")

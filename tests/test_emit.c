@@ -441,7 +441,7 @@ static void test_workspace(const char *tmp)
     }
     fprintf(f, "    return bad;\n}\n");
     fclose(f);
-    check(shell("cd %s/numbers && cc -I. ask.c build/runtime/host/*.o -o ask $(pkg-config --libs openblas) -lpthread -lm "
+    check(shell("cd %s/numbers && cc -I. ask.c build/runtime/core/*.o build/runtime/host/*.o -o ask $(pkg-config --libs openblas) -lpthread -lm "
                 "&& ./ask", tmp), "attention's workspace is what the runtime says");
     mpp_arena_free(a);
 }

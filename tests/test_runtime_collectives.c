@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include "mpp_rt.h"
-#include "host/half.h"
-#include "host/job.h"
+#include "core/half.h"
+#include "core/job.h"
 #include "host/kernels_internal.h"
-#include "host/transport.h"
+#include "core/transport.h"
 
 struct tally {
     int passed, failed;

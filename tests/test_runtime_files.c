@@ -9,13 +9,13 @@
 #include <unistd.h>
 
 #include "mpp_rt.h"
-#include "host/data.h"
-#include "host/json.h"
-#include "host/npy.h"
-#include "host/safetensors.h"
-#include "host/tensors.h"
-#include "host/tokens.h"
-#include "host/transport.h"
+#include "core/data.h"
+#include "core/json.h"
+#include "core/npy.h"
+#include "core/safetensors.h"
+#include "core/tensors.h"
+#include "core/tokens.h"
+#include "core/transport.h"
 
 static int passed, failed;
 static char folder[] = "/tmp/mpp_files_XXXXXX";

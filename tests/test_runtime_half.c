@@ -3,7 +3,7 @@
  * worth of tiles, and not a byte past the workspace that is asked for. */
 #include "kernels_testing.h"
 
-#include "host/half.h"
+#include "core/half.h"
 #include "host/kernels_internal.h"
 
 enum { CANARY = 64 };

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "mpp_rt.h"
-#include "host/fail.h"
-#include "host/safetensors.h"
+#include "core/fail.h"
+#include "core/safetensors.h"
 
 enum { BATCH = 12, D = 5, LAYERS = 6, MAX_STAGES = 4, MAX_CHUNKS = 2, MAX_SLOTS = 12, ROWS = BATCH * D };
 

@@ -3,7 +3,7 @@
  * gets the threads that the environment and the cores allow. */
 #include "kernels_testing.h"
 #include "team.h"
-#include "threads.h"
+#include "host/threads.h"
 
 #include <sched.h>
 #include <stdatomic.h>

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "mpp_rt.h"
-#include "host/progress.h"
-#include "host/safetensors.h"
-#include "host/trainer.h"
+#include "core/progress.h"
+#include "core/safetensors.h"
+#include "core/trainer.h"
 
 #define BATCH 6
 #define D 7

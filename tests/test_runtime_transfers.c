@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "mpp_rt.h"
-#include "host/job.h"
-#include "host/transfers.h"
-#include "host/transport.h"
+#include "core/job.h"
+#include "core/transfers.h"
+#include "core/transport.h"
 
 enum { MAX_STAGES = 4, MAX_TRANSFERS = 6, MESSAGES = 7, ARENA = 1 << 16 };
 

@@ -12,9 +12,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "host/job.h"
+#include "core/job.h"
+#include "core/transport.h"
 #include "host/threads.h"
-#include "host/transport.h"
 #include "mpp_math.h"
 #include "mpp_rt.h"
 

@@ -2,11 +2,12 @@
 #include <assert.h>
 #include <string.h>
 
-#include "half.h"
-#include "job.h"
+#include "core/half.h"
+#include "core/job.h"
+#include "core/trace.h"
+#include "core/transport.h"
+#include "kernels_internal.h"
 #include "mpp_rt.h"
-#include "trace.h"
-#include "transport.h"
 
 static struct mpp_cut cut_of(const struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner)
 {

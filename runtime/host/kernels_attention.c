@@ -8,6 +8,7 @@
  *     dv = (p o f)' dy   dq = scale ds k     dk = scale ds' q
  *
  * A query that sees no key gets y = 0 and lse = 0. */
+#include "core/transport.h"
 #include "kernels_internal.h"
 #include "team.h"
 

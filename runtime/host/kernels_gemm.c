@@ -4,6 +4,7 @@
  * The letters of "bsh,htnd->bstnd" fall into four classes: batch (in a, b and c), m (a, c), n (b, c) and
  * k (a, b). Neighbouring letters of a class merge into one where memory allows. Then one letter each of m,
  * n, k becomes the sgemm, chosen so that every matrix has a unit stride; loops run over the others. */
+#include "core/transport.h"
 #include "kernels_internal.h"
 
 #include <assert.h>

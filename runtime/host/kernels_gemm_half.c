@@ -1,6 +1,7 @@
 /* Products of 16-bit matrices: tiles are converted to f32 and multiplied by sgemm. A tile of C is summed over all of K in
  * f32 and rounded once. What can't be one product is converted whole. */
-#include "half.h"
+#include "core/half.h"
+#include "core/transport.h"
 #include "kernels_internal.h"
 #include "team.h"
 

@@ -1,6 +1,6 @@
 /* Kernels over rows, tables and attention in 16-bit floats: blocks of rows are converted, handed to the f32 kernels and
  * rounded back. */
-#include "half.h"
+#include "core/half.h"
 #include "kernels_internal.h"
 
 #include <string.h>

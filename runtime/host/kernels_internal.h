@@ -1,11 +1,5 @@
-/* kernels_internal.h - what the kernels of the host runtime share: walking the valid rows of a padded
- * space, sums and maxima of a row in vector lanes, and sgemm on 64-bit sizes.
- *
- *     struct mpp_row_walk walk = mpp_rows_begin(space);
- *     int64_t rows[MPP_ROW_BLOCK], n;
- *     while ((n = mpp_rows_take(&walk, rows, MPP_ROW_BLOCK)) > 0)
- *         for (int64_t i = 0; i < n; i++)
- *             work(x + rows[i] * stride);
+/* kernels_internal.h - what the kernels of the host runtime share: sums and maxima of a row in vector lanes, and sgemm on
+ * 64-bit sizes. Rows are walked by core/space.h, in blocks of MPP_ROW_BLOCK.
  *
  * Lane i of a sum takes the elements i, i + MPP_LANES, ...: the loops vectorise without -ffast-math, the
  * order is fixed, and errors grow with n / MPP_LANES only. Sums are kept in double. */
@@ -15,6 +9,7 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "core/space.h"
 #include "mpp_math.h"
 #include "mpp_rt.h"
 
@@ -24,36 +19,13 @@ enum {
     MPP_ROW_BLOCK = 1024, /* rows whose sums travel in one all-reduce */
 };
 
-struct mpp_row_walk {
-    struct mpp_space space;
-    int64_t at[MPP_MAX_DIMS];
-    bool done;
-};
-
-struct mpp_row_walk mpp_rows_begin(const struct mpp_space *space);
-
-/* Valid rows of SPACE. */
-int64_t mpp_rows_count(const struct mpp_space *space);
-
-/* Up to MAX numbers (row-major over the padded extents) of the next valid rows; 0 at the end. */
-int64_t mpp_rows_take(struct mpp_row_walk *walk, int64_t *out_rows, int64_t max);
-
-/* The rank works: called by kernels that take long (mesh.c). */
-void mpp_rank_moves(struct mpp_rank *r);
+/* core/half.h, for long arrays, on the threads of R. TYPE is MPP_TYPE_BF16 or MPP_TYPE_F16. */
+void mpp_half_read_all(const struct mpp_rank *r, enum mpp_type type, const void *x, int64_t n, float *y);
+void mpp_half_write_all(const struct mpp_rank *r, enum mpp_type type, const float *x, int64_t n, void *y);
 
 /* C = alpha op(A) op(B) + beta C, row-major, sizes possibly 0. */
 void mpp_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
-
-static inline int64_t mpp_min_i64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline int64_t mpp_max_i64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 static inline double mpp_fold_lanes(double *lane)
 {

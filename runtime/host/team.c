@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "pause.h"
+#include "core/pause.h"
 
 enum { SPIN_NS = 30000, SPINS_PER_LOOK = 64 };
 

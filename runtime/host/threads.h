@@ -9,9 +9,8 @@
 
 #include <stdbool.h>
 
+#include "core/device.h"
 #include "mpp_rt.h"
-
-enum { MPP_MAX_THREADS = 1024 };
 
 /* Was this built with OpenMP? Else every rank has one thread. */
 bool mpp_threads_built(void);

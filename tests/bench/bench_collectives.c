@@ -1,9 +1,9 @@
 /* bench_collectives.c - how long the runtime's collectives take, by threads or under MPI.
  *
  *     make -C PLAN                                     # any plan: its build/runtime/ holds the objects
- *     mpicc -std=c17 -D_GNU_SOURCE -O3 -march=native -DMPP_WITH_MPI -Iruntime -Iruntime/host \
- *         tests/bench/bench_collectives.c PLAN/build/runtime/host/[!m]*.o PLAN/build/runtime/host/m[!a]*.o \
- *         PLAN/build/runtime/host/mapped.o -lopenblas -lpthread -lm -o bench_collectives
+ *     mpicc -std=c17 -D_GNU_SOURCE -O3 -march=native -DMPP_WITH_MPI -Iruntime \
+ *         tests/bench/bench_collectives.c $(ls PLAN/build/runtime/[ch]o*/*.o | grep -v core/main.o) \
+ *         -lopenblas -lpthread -lm -o bench_collectives
  *     ./bench_collectives 2                            # two ranks, threads
  *     mpirun -n 2 ./bench_collectives                  # the same, processes
  *
@@ -17,9 +17,9 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "job.h"
+#include "core/job.h"
+#include "core/transport.h"
 #include "mpp_rt.h"
-#include "transport.h"
 
 #define LARGEST ((int64_t)1 << 25) /* floats */
 #define RUNS 200

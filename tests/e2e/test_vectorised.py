@@ -9,7 +9,7 @@ import sys
 import harness as h
 
 FLAGS = ["-O3", "-march=x86-64-v3", "-std=c17", "-D_GNU_SOURCE", "-fno-math-errno", "-fno-trapping-math", "-fopenmp",
-         "-fopt-info-vec-optimized", "-I.", "-Iruntime", "-Iruntime/host", "-c", "-o", "/dev/null"]
+         "-fopt-info-vec-optimized", "-I.", "-Iruntime", "-c", "-o", "/dev/null"]
 MARK = re.compile(r"^\s*(MPP_IVDEP|MPP_PARALLEL_SIMD\(.*\)|#pragma omp simd.*)$")
 PLANS = (("gpt", {}), ("gpt", dict(pdrop=0.1)), ("bert", {}), ("mlp", {}))
 

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 
 #include "fuzz_file.h"
-#include "host/state.h"
+#include "core/state.h"
 
 static char folder[64];
 

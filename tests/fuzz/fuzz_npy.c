@@ -3,8 +3,8 @@
 #include <math.h>
 
 #include "fuzz_file.h"
-#include "host/data.h"
-#include "host/npy.h"
+#include "core/data.h"
+#include "core/npy.h"
 
 static char folder[64], path[96];
 

@@ -1,7 +1,7 @@
 /* links: runtime */
 /* The reader of weight files: what it accepts lies within the file and is found by name. */
 #include "fuzz_file.h"
-#include "host/safetensors.h"
+#include "core/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {

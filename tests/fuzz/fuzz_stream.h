@@ -3,7 +3,7 @@
 #define FUZZ_STREAM_H
 
 #include "fuzz_file.h"
-#include "host/data.h"
+#include "core/data.h"
 
 /* Four steps of the stream of KIND at PATH, through two ranks' eyes. */
 static inline void fuzz_stream(const char *kind, const char *path)

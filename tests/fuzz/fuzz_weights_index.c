@@ -1,7 +1,7 @@
 /* links: runtime */
 /* The reader of model.safetensors.index.json, beside two files of weights: a.safetensors (x, y), b.safetensors (z). */
 #include "fuzz_file.h"
-#include "host/safetensors.h"
+#include "core/safetensors.h"
 
 static char folder[64];
 

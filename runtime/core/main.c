@@ -9,12 +9,12 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "device.h"
 #include "job.h"
 #include "mpp_rt.h"
 #include "options.h"
 #include "signals.h"
 #include "start.h"
-#include "threads.h"
 #include "trainer.h"
 #include "transport.h"
 
@@ -51,7 +51,7 @@ static int choose_threads(const struct mpp_program *program, const struct mpp_op
 {
     if (o->threads > 0)
         return (int)o->threads;
-    return space_is_limited() ? 1 : mpp_threads_share(ranks_here(program, mpi), mpi);
+    return space_is_limited() ? 1 : mpp_device_threads(ranks_here(program, mpi), mpi);
 }
 
 /* Bytes of the arenas of a process with so many ranks: all, or one of a stage that is not yet known. */
@@ -271,7 +271,7 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program)
         return MPP_EXIT_OK;
     }
     set_signals(first);
-    mpp_blas_alone();
+    mpp_device_prepare();
     options.threads = choose_threads(program, &options, mpi);
     if (code == MPP_EXIT_OK || mpi) {
         job.prepare_code = code;

@@ -94,6 +94,9 @@ int mpp_mesh_stage_of(const struct mpp_program *program, int rank);
 /* Sets R's program, rank, number of ranks, stage, mesh and coordinates. */
 void mpp_mesh_place(struct mpp_rank *r, const struct mpp_program *program, int rank);
 
+/* R works: called by whatever takes long. */
+void mpp_rank_moves(struct mpp_rank *r);
+
 /* Members of a group, and the member's own place (row-major over the mask's axes). MASK may be MPP_WORLD in all of these. */
 int mpp_mesh_group_size(const struct mpp_rank *r, unsigned mask);
 int mpp_mesh_group_index(const struct mpp_rank *r, unsigned mask);

@@ -1,5 +1,5 @@
 /* Blocks of split dimensions, and walks over the valid part of padded spaces. */
-#include "kernels_internal.h"
+#include "space.h"
 
 #include <assert.h>
 

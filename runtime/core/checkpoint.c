@@ -12,7 +12,6 @@
 #include "checkpoint.h"
 #include "init.h"
 #include "job.h"
-#include "kernels_internal.h"
 #include "safetensors.h"
 #include "state.h"
 #include "tensors.h"

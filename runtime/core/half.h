@@ -32,10 +32,6 @@ static inline void mpp_half_write(enum mpp_type type, const float *restrict x, i
         y[i] = mpp_to_f16(x[i]);
 }
 
-/* The same for long arrays, on the threads of R. */
-void mpp_half_read_all(const struct mpp_rank *r, enum mpp_type type, const void *x, int64_t n, float *y);
-void mpp_half_write_all(const struct mpp_rank *r, enum mpp_type type, const float *x, int64_t n, void *y);
-
 /* One element. */
 static inline float mpp_half_float(enum mpp_type type, uint16_t x)
 {

@@ -1,8 +1,7 @@
-/* transfers.c - boxes of a tensor between the blocks of two stages; sums over stages. */
+/* transfers.c - boxes of a tensor between the blocks of two stages. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "trace.h"
 #include "transfers.h"
 #include "transport.h"
 
@@ -112,56 +111,4 @@ int64_t mpp_transfer_bytes(const struct mpp_program *program, const struct mpp_t
     for (int d = 0; d < transfer->n_dims; d++)
         bytes *= mpp_extent_of(&first, transfer->dims[d], transfer->from_split[d]).padded;
     return bytes;
-}
-
-/* Bytes of this rank's local array, on either side. */
-static int64_t local_bytes(const struct mpp_rank *r, const struct mpp_transfer *t, const unsigned *split)
-{
-    struct block b = block_of(r, t, split);
-    int64_t bytes = mpp_type_bytes(t->type);
-    for (int d = 0; d < t->n_dims; d++)
-        bytes *= b.dim[d].valid;
-    return bytes;
-}
-
-void mpp_send(struct mpp_rank *r, int transfer, const void *x)
-{
-    double begun_s = mpp_trace_begin(r);
-    const struct mpp_transfer *t = &r->program->transfers[transfer];
-    r->transport->ops->transfer_send(r, transfer, x);
-    if (r->trace != NULL)
-        mpp_trace_end(r, begun_s, MPP_TRACE_SEND, transfer, 0, local_bytes(r, t, t->from_split));
-}
-
-void mpp_receive(struct mpp_rank *r, int transfer, void *x)
-{
-    double begun_s = mpp_trace_begin(r);
-    const struct mpp_transfer *t = &r->program->transfers[transfer];
-    r->transport->ops->transfer_receive(r, transfer, x);
-    if (r->trace != NULL)
-        mpp_trace_end(r, begun_s, MPP_TRACE_RECEIVE, transfer, 0, local_bytes(r, t, t->to_split));
-}
-
-enum { STAGES_AT_ONCE = 64 };
-
-/* The first rank of each stage tells its term, the others zeros: however the terms are brought together, that changes no bit
- * of them. Every rank then adds them in the same order. */
-void mpp_sum_over_stages(struct mpp_rank *r, float *x)
-{
-    float terms[STAGES_AT_ONCE], sum = 0;
-    double begun_s = mpp_trace_begin(r);
-    int n = r->program->n_stages;
-    for (int first = 0; n > 1 && first < n; first += STAGES_AT_ONCE) {
-        int count = n - first < STAGES_AT_ONCE ? n - first : STAGES_AT_ONCE, own = r->stage_index - first;
-        memset(terms, 0, sizeof terms);
-        if (own >= 0 && own < count && r->rank == r->stage->first_rank)
-            terms[own] = *x;
-        r->transport->ops->all_reduce(r, MPP_WORLD, terms, count, false);
-        for (int i = 0; i < count; i++)
-            sum = first + i == 0 ? terms[i] : sum + terms[i];
-    }
-    if (n == 1)
-        return;
-    *x = sum;
-    mpp_trace_end(r, begun_s, MPP_TRACE_STAGES, 0, 0, 4);
 }

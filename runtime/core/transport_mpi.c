@@ -11,7 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels_internal.h"
 #include "mpp_rt.h"
 #include "sums.h"
 #include "trace.h"

@@ -1,5 +1,6 @@
 /* Counter-based random numbers. */
-#include "kernels_internal.h"
+#include "mpp_math.h"
+#include "mpp_rt.h"
 
 float mpp_uniform(const struct mpp_rank *r, uint32_t op, uint64_t element)
 {

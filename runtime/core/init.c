@@ -6,10 +6,13 @@
 
 #include "half.h"
 #include "init.h"
-#include "kernels_internal.h"
 #include "random.h"
 #include "safetensors.h"
+#include "space.h"
 #include "tensors.h"
+#include "transport.h"
+
+enum { PART = 256 }; /* elements made at a time, where they are rounded after that */
 
 void mpp_random_normal(uint32_t a, uint32_t b, float *x_out, float *y_out)
 {
@@ -72,9 +75,9 @@ static void fill_run(const struct mpp_tensor *t, uint64_t seed, uint64_t hash, c
     }
     if (!is_half(t))
         fill(t, seed, hash, run->global, run->count, value, (float *)local + run->local);
-    for (int64_t i = 0; i < run->count && is_half(t); i += MPP_CHUNK) {
-        float part[MPP_CHUNK];
-        int64_t n = mpp_min_i64(MPP_CHUNK, run->count - i);
+    for (int64_t i = 0; i < run->count && is_half(t); i += PART) {
+        float part[PART];
+        int64_t n = mpp_min_i64(PART, run->count - i);
         fill(t, seed, hash, run->global + i, n, value, part);
         mpp_half_write(t->type, part, n, (uint16_t *)local + run->local + i);
     }
@@ -132,9 +135,9 @@ static int check_weight(const char *path, const struct mpp_named *named, const s
 /* Rounded parameters: their masters were checked. */
 static void load_half_run(const struct mpp_tensor *t, const struct mpp_weight *w, const struct mpp_run *run, uint16_t *local)
 {
-    for (int64_t i = 0; i < run->count; i += MPP_CHUNK) {
-        float part[MPP_CHUNK];
-        int64_t n = mpp_min_i64(MPP_CHUNK, run->count - i);
+    for (int64_t i = 0; i < run->count; i += PART) {
+        float part[PART];
+        int64_t n = mpp_min_i64(PART, run->count - i);
         (void)mpp_weight_read(w, run->global + i, n, part);
         mpp_half_write(t->type, part, n, local + run->local + i);
     }

@@ -1,7 +1,6 @@
 /* mesh.c - coordinates, groups and nested blocks: the arithmetic both transports share. */
 #include <string.h>
 
-#include "kernels_internal.h"
 #include "mpp_rt.h"
 #include "transport.h"
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "options.h"
-#include "threads.h"
 
 enum option { OPT_DATA, OPT_STEPS, OPT_SEED, OPT_INIT, OPT_SAVE, OPT_RESUME, OPT_METRICS, OPT_DUMP_GRADS, OPT_PROFILE, OPT_EVAL, OPT_EVAL_EVERY, OPT_EVAL_STEPS, OPT_LR, OPT_LOSS_SCALE,
               OPT_THREADS, OPT_TIMEOUT, OPT_HELP, N_OPTIONS };
@@ -63,7 +63,7 @@ static int parse_one(enum option option, const char *value, struct mpp_options *
         code = parse_range(names[option], value, 1, MPP_MAX_THREADS, &o->threads, error);
         if (code != MPP_EXIT_OK)
             return code;
-        if (o->threads > 1 && !mpp_threads_built())
+        if (o->threads > 1 && !mpp_device_has_threads())
             return mpp_error_set(error, MPP_EXIT_INPUT, "--threads %s: this trainer was built without OpenMP, a device "
                                  "has one thread; build it again with a compiler that has -fopenmp", value);
         return MPP_EXIT_OK;

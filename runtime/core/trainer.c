@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "device.h"
 #include "evaluate.h"
 #include "feed.h"
 #include "init.h"
@@ -18,7 +19,6 @@
 #include "start.h"
 #include "state.h"
 #include "tensors.h"
-#include "threads.h"
 #include "trace.h"
 #include "trainer.h"
 #include "transport.h"
@@ -55,24 +55,12 @@ static double scalar_at(const struct mpp_rank *r, int64_t offset)
 
 static void make_arena(struct mpp_rank *r)
 {
-    const struct mpp_stage *s = r->stage;
     struct mpp_error error = {0};
-    void *arena = NULL;
-    int code = MPP_EXIT_OK;
-    if (posix_memalign(&arena, 64, (size_t)(s->arena_bytes > 0 ? s->arena_bytes : 64)) != 0)
-        code = mpp_error_set(&error, MPP_EXIT_SYSTEM, "rank %d: out of memory: an arena of %lld bytes", r->rank,
-                             (long long)s->arena_bytes);
-    else
-        memset(arena, 0, (size_t)s->arena_bytes); /* first touched by the rank's own thread */
-    r->arena = arena;
+    int code = mpp_device_open(r, &error);
     if (code == MPP_EXIT_OK)
         code = mpp_passes_new(r, &error);
     if (code == MPP_EXIT_OK && local_of(r)->job->options->profile != NULL)
         code = mpp_trace_new(r, &error);
-    mpp_agree(r, code, &error);
-    r->workspace = r->arena + s->workspace_offset;
-    if (!mpp_threads_begin(r, (int)local_of(r)->job->options->threads, local_of(r)->job->local_ranks))
-        code = mpp_error_set(&error, MPP_EXIT_SYSTEM, "rank %d: out of memory, or no more threads", r->rank);
     mpp_agree(r, code, &error);
 }
 
@@ -122,10 +110,10 @@ static void print_mesh(const struct mpp_stage *stage, char *out, size_t out_byte
 static void announce(const struct mpp_rank *r)
 {
     const struct mpp_program *p = r->program;
-    char arena[32], mesh[96], micro_batches[64], threads[32];
+    char arena[32], mesh[96], micro_batches[64], device[64];
     (void)snprintf(micro_batches, sizeof micro_batches, "batch %lld in %d micro-batch%s", (long long)p->batch, p->micro_batches,
                    p->micro_batches == 1 ? "" : "es");
-    (void)snprintf(threads, sizeof threads, "%d thread%s each", r->n_threads, r->n_threads == 1 ? "" : "s");
+    (void)mpp_device_describe(r, device, sizeof device);
     printf("%s: %d device%s", p->model, r->n_ranks, r->n_ranks == 1 ? "" : "s");
     for (int i = 0; i < p->n_stages; i++) {
         const struct mpp_stage *s = p->stages[i];
@@ -134,11 +122,11 @@ static void announce(const struct mpp_rank *r)
         mpp_bytes_print(s->arena_bytes, arena, sizeof arena);
         if (p->n_stages == 1) {
             printf("%s over %s, arena %lld bytes (%s) and %s, %s\n", mesh, r->transport->ops->name,
-                   (long long)s->arena_bytes, arena, threads, micro_batches);
+                   (long long)s->arena_bytes, arena, device, micro_batches);
             break;
         }
         if (i == 0)
-            printf(" over %s in %d stages, %s, %s, %s\n", r->transport->ops->name, p->n_stages, p->pipeline, threads,
+            printf(" over %s in %d stages, %s, %s, %s\n", r->transport->ops->name, p->n_stages, p->pipeline, device,
                    micro_batches);
         printf("stage %d: rank%s %d", i, n == 1 ? "" : "s", s->first_rank);
         if (n > 1)
@@ -480,9 +468,7 @@ void mpp_trainer_clean(struct mpp_rank *r)
     local->feed = local->other_feed = NULL;
     local->progress = NULL;
     local->save_lock = 0;
-    mpp_threads_end(r);
     mpp_trace_free(r);
     mpp_passes_free(r);
-    free(r->arena);
-    r->arena = NULL;
+    mpp_device_close(r);
 }
