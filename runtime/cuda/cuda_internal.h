@@ -1,0 +1,79 @@
+/* cuda_internal.h - what the CUDA runtime keeps for a rank, and how its calls fail.
+ *
+ *     MPP_CUDA_CHECK(r, cudaMemsetAsync(x, 0, bytes, mpp_stream(r)));   // leaves the rank with a message where it fails
+ *     float *sums = mpp_cuda_scratch(r, MPP_SCRATCH_SUMS, bytes);       // device memory, until the next call of its kind
+ *
+ * All of it is the rank's own: only its thread calls. */
+#ifndef MPP_CUDA_INTERNAL_H
+#define MPP_CUDA_INTERNAL_H
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "mpp_rt.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct mpp_products; /* chosen algorithms of cuBLASLt (gemm.c) */
+struct mpp_channels; /* communicators of transfers (transfers.c) */
+
+/* Device memory beside the arena, by use. Each grows to what is asked of it, which the first step does; later steps
+ * allocate nothing. */
+enum mpp_scratch {
+    MPP_SCRATCH_SUMS,    /* partial sums of kernels */
+    MPP_SCRATCH_ROWS,    /* values of rows that travel between ranks */
+    MPP_SCRATCH_PACK,    /* what a collective sends, packed */
+    MPP_SCRATCH_UNPACK,  /* and what it receives */
+    MPP_SCRATCH_BESIDE,  /* of sums that go on beside the rank's work */
+    MPP_N_SCRATCH,
+};
+
+struct mpp_device {
+    int ordinal;                          /* of the GPU */
+    char name[128];
+    cudaStream_t compute, communication;
+    cudaEvent_t computed, communicated;   /* what the other stream waits for */
+    int n_begun;                          /* sums on the communication stream since the last mpp_wait */
+    cublasLtHandle_t blas;
+    void *blas_workspace;
+    struct mpp_products *products;
+    ncclComm_t group[2 * MPP_WORLD];      /* by mask; NULL: not made yet, or of one rank */
+    struct mpp_channels *channels;
+    void *scratch[MPP_N_SCRATCH];
+    size_t scratch_bytes[MPP_N_SCRATCH];
+    int64_t outside_bytes;                /* allocated beside the arena */
+};
+
+/* The rank's stream of kernels; the default stream where it has no device. */
+static inline cudaStream_t mpp_stream(const struct mpp_rank *r)
+{
+    return r->device != NULL ? r->device->compute : (cudaStream_t)0;
+}
+
+/* A failed call ends the job: "rank R, GPU G: CALL: text of CODE". */
+void mpp_cuda_check(const struct mpp_rank *r, cudaError_t code, const char *call);
+void mpp_blas_check(const struct mpp_rank *r, cublasStatus_t code, const char *call);
+void mpp_nccl_check(const struct mpp_rank *r, unsigned mask, ncclResult_t code, const char *call);
+#define MPP_CUDA_CHECK(r, call) mpp_cuda_check(r, call, #call)
+#define MPP_BLAS_CHECK(r, call) mpp_blas_check(r, call, #call)
+#define MPP_NCCL_CHECK(r, mask, call) mpp_nccl_check(r, mask, call, #call)
+
+/* At least BYTES of device memory, valid until the next call with this KIND; aligned as cudaMalloc's. */
+void *mpp_cuda_scratch(struct mpp_rank *r, enum mpp_scratch kind, size_t bytes);
+
+/* y [cols] = (add ? y : 0) + the sums over the parts of mpp_column_parts(rows, cols) (launch.cuh). */
+void mpp_columns_finish(struct mpp_rank *r, int64_t rows, int64_t cols, const double *parts, bool add, float *y);
+
+/* The communicator of the rank's group of MASK; all of its members call. NULL: a group of one. */
+ncclComm_t mpp_cuda_group(struct mpp_rank *r, unsigned mask);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

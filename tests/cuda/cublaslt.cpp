@@ -1,0 +1,192 @@
+/* cublaslt.cpp - cublasLtMatmul by sgemm. 16-bit matrices are widened first, and the product rounded once. */
+#include <cblas.h>
+#include <cublasLt.h>
+#include <new>
+#include <stdlib.h>
+#include <string.h>
+#include <vector>
+
+extern "C" {
+#include "mpp_math.h"
+}
+
+struct mpp_shim_blas {
+    int unused;
+};
+
+struct mpp_shim_matmul {
+    int transpose_a, transpose_b;
+};
+
+struct mpp_shim_layout {
+    cudaDataType type;
+    uint64_t rows, cols;
+    int64_t ld;
+    int32_t batch;
+    int64_t stride;
+};
+
+struct mpp_shim_preference {
+    uint64_t workspace_bytes;
+};
+
+const char *cublasLtGetStatusString(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_SUCCESS ? "CUBLAS_STATUS_SUCCESS" : status == CUBLAS_STATUS_INVALID_VALUE
+               ? "CUBLAS_STATUS_INVALID_VALUE" : "CUBLAS_STATUS_ALLOC_FAILED";
+}
+
+template <class T> static cublasStatus_t create(T **out)
+{
+    *out = (T *)calloc(1, sizeof **out);
+    return *out != NULL ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
+}
+
+static cublasStatus_t destroy(void *x)
+{
+    free(x);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
+{
+    return create(out);
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    return destroy(handle);
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t, cudaDataType)
+{
+    return create(out);
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
+{
+    return destroy(desc);
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const void *value,
+                                              size_t bytes)
+{
+    int32_t x;
+    if (bytes != sizeof x)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(&x, value, sizeof x);
+    (attribute == CUBLASLT_MATMUL_DESC_TRANSA ? desc->transpose_a : desc->transpose_b) = x == CUBLAS_OP_T;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld)
+{
+    cublasStatus_t code = create(out);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        **out = mpp_shim_layout{type, rows, cols, ld, 1, 0};
+    return rows > 0 && cols > 0 && ld >= (int64_t)rows ? code : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+    return destroy(layout);
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void *value, size_t bytes)
+{
+    bool batch = attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
+    if (bytes != (batch ? sizeof layout->batch : sizeof layout->stride))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(batch ? (void *)&layout->batch : (void *)&layout->stride, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
+{
+    return create(out);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+    return destroy(preference);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value, size_t bytes)
+{
+    bool workspace = attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+    if (bytes != (workspace ? sizeof(uint64_t) : sizeof(uint32_t)))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (workspace)
+        memcpy(&preference->workspace_bytes, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int,
+                                              cublasLtMatmulHeuristicResult_t *results, int *n_out)
+{
+    memset(results, 0, sizeof *results);
+    results->algo.data[0] = 1;
+    *n_out = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- the product -------------------------------------------------------------------------------------------- */
+
+/* Matrix number I of X, column-major, as floats with the same leading dimension. */
+static const float *widened(const void *x, const mpp_shim_layout *l, int64_t i, std::vector<float> &buffer)
+{
+    int64_t at = i * l->stride, n = l->ld * ((int64_t)l->cols - 1) + (int64_t)l->rows;
+    if (l->type == CUDA_R_32F)
+        return (const float *)x + at;
+    buffer.resize((size_t)n);
+    const uint16_t *bits = (const uint16_t *)x + at;
+    for (uint64_t c = 0; c < l->cols; c++)
+        for (uint64_t r = 0; r < l->rows; r++) {
+            int64_t k = (int64_t)c * l->ld + (int64_t)r;
+            buffer[(size_t)k] = l->type == CUDA_R_16BF ? mpp_from_bf16(bits[k]) : mpp_from_f16(bits[k]);
+        }
+    return buffer.data();
+}
+
+static void rounded(const std::vector<float> &x, const mpp_shim_layout *l, void *y, int64_t i)
+{
+    uint16_t *bits = (uint16_t *)y + i * l->stride;
+    for (uint64_t c = 0; c < l->cols; c++)
+        for (uint64_t r = 0; r < l->rows; r++) {
+            int64_t k = (int64_t)c * l->ld + (int64_t)r;
+            bits[k] = l->type == CUDA_R_16BF ? mpp_to_bf16(x[(size_t)k]) : mpp_to_f16(x[(size_t)k]);
+        }
+}
+
+/* The extent that is summed over: op(A)'s columns, op(B)'s rows. */
+static uint64_t inner(const mpp_shim_layout *l, bool transpose, bool second)
+{
+    return transpose == second ? l->cols : l->rows;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t *algo,
+                              void *, size_t, cudaStream_t)
+{
+    bool ta = desc->transpose_a, tb = desc->transpose_b;
+    uint64_t k = inner(la, ta, false), m = ld->rows, n = ld->cols;
+    if (algo == NULL || algo->data[0] != 1 || c != d || lc->ld != ld->ld || (ta ? la->cols : la->rows) != m ||
+        (tb ? lb->rows : lb->cols) != n || inner(lb, tb, true) != k || la->batch != ld->batch || lb->batch != ld->batch)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    std::vector<float> wide_a, wide_b, wide_d;
+    for (int64_t i = 0; i < ld->batch; i++) {
+        const float *x = widened(a, la, i, wide_a), *y = widened(b, lb, i, wide_b);
+        float *z = (float *)d + i * ld->stride;
+        if (ld->type != CUDA_R_32F)
+            z = const_cast<float *>(widened(d, ld, i, wide_d));
+        cblas_sgemm(CblasColMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k,
+                    *(const float *)alpha, x, (int)la->ld, y, (int)lb->ld, *(const float *)beta, z, (int)ld->ld);
+        if (ld->type != CUDA_R_32F)
+            rounded(wide_d, ld, d, i);
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,81 @@
+/* cuda_runtime.h - CUDA C++ kernels as plain C++ (tests/cuda/fibers.cpp runs them).
+ *
+ * The threads of a block are fibers of one thread of the process: each runs until it meets a barrier, a warp shuffle or its
+ * end. They run in order of threadIdx, or, with MPP_SHIM_ORDER=backward in the environment, from the last to the first, blocks
+ * too. A kernel that misses a barrier reads what is not there yet in one of the two. */
+#ifndef MPP_SHIM_CUDA_RUNTIME_H
+#define MPP_SHIM_CUDA_RUNTIME_H
+
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define __global__ static
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+#define __restrict__ __restrict
+
+struct uint3 {
+    unsigned x, y, z;
+};
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+
+/* What threadIdx and its like are in the fiber that runs. */
+struct mpp_shim_now {
+    uint3 thread, block, block_dim, grid_dim;
+};
+extern __thread struct mpp_shim_now mpp_shim_now;
+#define threadIdx (mpp_shim_now.thread)
+#define blockIdx (mpp_shim_now.block)
+#define blockDim (mpp_shim_now.block_dim)
+#define gridDim (mpp_shim_now.grid_dim)
+
+/* Runs BODY(ARG) for every thread of every block. Ends the process where a real launch would fail, or a block would hang. */
+void mpp_shim_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void *), void *arg);
+/* The block's dynamic shared memory, filled with NaNs before each block. */
+void *mpp_shim_shared(void);
+/* The fiber waits for all of its block, or of its warp. */
+void mpp_shim_barrier(void);
+void mpp_shim_warp_barrier(void);
+/* All lanes of a warp give BYTES (up to 8) at MINE, and take lane SOURCE's. */
+void mpp_shim_exchange(const void *mine, size_t bytes, int source, void *out);
+int mpp_shim_lane(void);
+/* Bytes that the running kernel reads and writes (-DMPP_COUNT_BYTES). */
+void mpp_shim_count(int64_t read_bytes, int64_t written_bytes);
+
+template <class Body> inline void mpp_shim_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, Body body)
+{
+    mpp_shim_run(kernel, grid, block, shared_bytes, [](void *arg) { (*static_cast<Body *>(arg))(); }, &body);
+}
+
+static inline void __syncthreads(void)
+{
+    mpp_shim_barrier();
+}
+
+static inline void __syncwarp(unsigned = 0xffffffffu)
+{
+    mpp_shim_warp_barrier();
+}
+
+template <class T> inline T __shfl_sync(unsigned, T value, int lane)
+{
+    T out;
+    mpp_shim_exchange(&value, sizeof value, lane, &out);
+    return out;
+}
+
+template <class T> inline T __shfl_xor_sync(unsigned mask, T value, int bits)
+{
+    return __shfl_sync(mask, value, mpp_shim_lane() ^ bits);
+}
+
+#endif

@@ -1,0 +1,259 @@
+/* runtime.cpp - the CUDA runtime's calls on a processor. Streams do their work in the call; events are always done.
+ *
+ *     MPP_SHIM_DRIVER=N     the driver's version (13000); 0: there is none
+ *     MPP_SHIM_DEVICES=N    GPUs (16)
+ *     MPP_SHIM_MEMORY=N     bytes of memory of all of them together (no limit)
+ *
+ * Memory of cudaMalloc begins with NaNs, ends at the byte asked for, and is malloc's, so that AddressSanitizer sees what is
+ * read or written outside. */
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+namespace {
+
+enum { ALIGNMENT = 256, MOST_BLOCKS = 4096 };
+
+struct allocation {
+    void *at;
+    size_t bytes;
+};
+
+allocation allocations[MOST_BLOCKS];
+size_t allocated_bytes;
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+__thread cudaError_t last_error;
+__thread int device;
+
+long long setting(const char *name, long long otherwise)
+{
+    const char *text = getenv(name);
+    return text != NULL ? atoll(text) : otherwise;
+}
+
+size_t memory_bytes(void)
+{
+    return (size_t)setting("MPP_SHIM_MEMORY", (long long)1 << 46);
+}
+
+cudaError_t result(cudaError_t code)
+{
+    if (code != cudaSuccess)
+        last_error = code;
+    return code;
+}
+
+/* Without a driver every call fails alike. */
+cudaError_t driver(void)
+{
+    long long version = setting("MPP_SHIM_DRIVER", CUDART_VERSION);
+    return version >= CUDART_VERSION ? cudaSuccess : cudaErrorInsufficientDriver;
+}
+
+} // namespace
+
+struct mpp_shim_stream {
+    int device;
+};
+
+struct mpp_shim_event {
+    int records;
+};
+
+const char *cudaGetErrorName(cudaError_t code)
+{
+    switch (code) {
+    case cudaSuccess: return "cudaSuccess";
+    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
+    case cudaErrorNoDevice: return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorNotReady: return "cudaErrorNotReady";
+    }
+    return "unrecognized error code";
+}
+
+const char *cudaGetErrorString(cudaError_t code)
+{
+    return code == cudaErrorMemoryAllocation ? "out of memory" : cudaGetErrorName(code);
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t code = last_error;
+    last_error = cudaSuccess;
+    return code;
+}
+
+cudaError_t cudaDriverGetVersion(int *version_out)
+{
+    *version_out = (int)setting("MPP_SHIM_DRIVER", CUDART_VERSION);
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version_out)
+{
+    *version_out = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *n_out)
+{
+    *n_out = driver() == cudaSuccess ? (int)setting("MPP_SHIM_DEVICES", 16) : 0;
+    return result(driver() != cudaSuccess ? driver() : *n_out > 0 ? cudaSuccess : cudaErrorNoDevice);
+}
+
+cudaError_t cudaSetDevice(int ordinal)
+{
+    device = ordinal;
+    return result(ordinal >= 0 && ordinal < setting("MPP_SHIM_DEVICES", 16) ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int ordinal)
+{
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "processor standing in for GPU %d", ordinal);
+    out->totalGlobalMem = memory_bytes();
+    out->major = 8;
+    out->multiProcessorCount = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_out, size_t *total_out)
+{
+    pthread_mutex_lock(&lock);
+    *total_out = memory_bytes();
+    *free_out = *total_out > allocated_bytes ? *total_out - allocated_bytes : 0;
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    return cudaSuccess;
+}
+
+/* ---- streams and events ---------------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
+{
+    *out = (cudaStream_t)calloc(1, sizeof **out);
+    if (*out != NULL)
+        (*out)->device = device;
+    return result(*out != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    free(stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned)
+{
+    return result(event != NULL ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned)
+{
+    *out = (cudaEvent_t)calloc(1, sizeof **out);
+    return result(*out != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    free(event);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t)
+{
+    event->records++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------ */
+
+cudaError_t cudaMalloc(void **out, size_t bytes)
+{
+    cudaError_t code = driver();
+    *out = NULL;
+    pthread_mutex_lock(&lock);
+    int i = 0;
+    while (i < MOST_BLOCKS && allocations[i].at != NULL)
+        i++;
+    if (code == cudaSuccess && bytes > 0) {
+        if (i == MOST_BLOCKS || allocated_bytes + bytes > memory_bytes() || posix_memalign(out, ALIGNMENT, bytes) != 0) {
+            *out = NULL;
+            code = cudaErrorMemoryAllocation;
+        } else {
+            allocations[i] = allocation{*out, bytes};
+            allocated_bytes += bytes;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    if (*out != NULL)
+        memset(*out, 0xff, bytes);
+    return result(code);
+}
+
+cudaError_t cudaFree(void *x)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; x != NULL && i < MOST_BLOCKS; i++)
+        if (allocations[i].at == x) {
+            allocated_bytes -= allocations[i].bytes;
+            allocations[i].at = NULL;
+        }
+    pthread_mutex_unlock(&lock);
+    free(x);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind, cudaStream_t)
+{
+    if (bytes > 0)
+        memcpy(dst, src, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
+                              enum cudaMemcpyKind, cudaStream_t)
+{
+    if (width > dst_pitch || width > src_pitch)
+        return result(cudaErrorInvalidValue);
+    for (size_t i = 0; i < height && width > 0; i++)
+        memcpy((char *)dst + i * dst_pitch, (const char *)src + i * src_pitch, width);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *x, int value, size_t bytes, cudaStream_t)
+{
+    if (bytes > 0)
+        memset(x, value, bytes);
+    return cudaSuccess;
+}
