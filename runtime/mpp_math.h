@@ -13,8 +13,17 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Kernels of a GPU call these functions too. */
+#if defined(__CUDACC__)
+#define MPP_MATH static __host__ __device__ __forceinline__
+#else
+#define MPP_MATH static inline
+#endif
+
 /* Before a loop whose iterations are independent, also when it works in place. */
-#if defined(__clang__)
+#if defined(__CUDACC__)
+#define MPP_IVDEP
+#elif defined(__clang__)
 #define MPP_IVDEP _Pragma("clang loop vectorize(assume_safety)")
 #pragma clang diagnostic ignored "-Wpass-failed" /* a permission, not a demand */
 #elif defined(__GNUC__)
@@ -23,39 +32,41 @@
 #define MPP_IVDEP
 #endif
 
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#if defined(__CUDA_ARCH__)
+#define MPP_FMAF(a, b, c) fmaf((a), (b), (c))
+#elif defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 #define MPP_FMAF(a, b, c) __builtin_fmaf((a), (b), (c))
 #else
 #define MPP_FMAF(a, b, c) ((a) * (b) + (c))
 #endif
 
-static inline uint32_t mpp_float_bits(float x)
+MPP_MATH uint32_t mpp_float_bits(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
 
-static inline float mpp_bits_float(uint32_t u)
+MPP_MATH float mpp_bits_float(uint32_t u)
 {
     float x;
     memcpy(&x, &u, sizeof x);
     return x;
 }
 
-static inline float mpp_absf(float x)
+MPP_MATH float mpp_absf(float x)
 {
     return mpp_bits_float(mpp_float_bits(x) & 0x7fffffffu);
 }
 
 /* |x| with the sign of s. */
-static inline float mpp_with_sign(float x, float s)
+MPP_MATH float mpp_with_sign(float x, float s)
 {
     return mpp_bits_float((mpp_float_bits(x) & 0x7fffffffu) | (mpp_float_bits(s) & 0x80000000u));
 }
 
 /* x within [low, high]; a NaN passes. */
-static inline float mpp_clampf(float x, float low, float high)
+MPP_MATH float mpp_clampf(float x, float low, float high)
 {
     float y = x > high ? high : x;
     return y < low ? low : y;
@@ -64,7 +75,7 @@ static inline float mpp_clampf(float x, float low, float high)
 /* ---- elementary functions ----------------------------------------------------------------------- */
 
 /* e^x = 2^n e^r with |r| <= ln(2)/2; coefficients of Cephes' expf (S. Moshier). */
-static inline float mpp_expf(float x)
+MPP_MATH float mpp_expf(float x)
 {
     const float round = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
     float c = mpp_clampf(x, -104.0f, 89.0f);
@@ -83,7 +94,7 @@ static inline float mpp_expf(float x)
     return y * mpp_bits_float((uint32_t)(half + 127) << 23) * mpp_bits_float((uint32_t)(k - half + 127) << 23);
 }
 
-static inline float mpp_sigmoidf(float x)
+MPP_MATH float mpp_sigmoidf(float x)
 {
     float e = mpp_expf(-mpp_absf(x));
     float upper = 1.0f / (1.0f + e);
@@ -92,7 +103,7 @@ static inline float mpp_sigmoidf(float x)
 }
 
 /* Near 0 the odd polynomial of Cephes' tanhf, else 1 - 2 / (e^2|x| + 1). */
-static inline float mpp_tanhf(float x)
+MPP_MATH float mpp_tanhf(float x)
 {
     float z = mpp_absf(x), s = x * x;
     float p = MPP_FMAF(-5.70498872745e-3f, s, 2.06390887954e-2f);
@@ -105,7 +116,7 @@ static inline float mpp_tanhf(float x)
 }
 
 /* Minimax fits of N. Juffa: x + x p(x^2) near 0, else 1 - e^-q(|x|). */
-static inline float mpp_erff(float x)
+MPP_MATH float mpp_erff(float x)
 {
     float t = mpp_absf(x), s = x * x;
     float r = MPP_FMAF(-1.72853470e-5f, t, 3.83197126e-4f);
@@ -129,12 +140,12 @@ static inline float mpp_erff(float x)
 
 /* Rounding is to nearest, ties to even; what is too large becomes infinite; a NaN stays one, made quiet. */
 
-static inline float mpp_from_bf16(uint16_t x)
+MPP_MATH float mpp_from_bf16(uint16_t x)
 {
     return mpp_bits_float((uint32_t)x << 16);
 }
 
-static inline uint16_t mpp_to_bf16(float x)
+MPP_MATH uint16_t mpp_to_bf16(float x)
 {
     uint32_t u = mpp_float_bits(x);
     uint32_t nearest = (u + 0x7fffu + (u >> 16 & 1u)) >> 16, quiet = u >> 16 | 0x40u;
@@ -142,7 +153,7 @@ static inline uint16_t mpp_to_bf16(float x)
 }
 
 /* After F. Giesen, "half to float done quick": subnormal numbers by a subtraction, which no processor is slow at. */
-static inline float mpp_from_f16(uint16_t x)
+MPP_MATH float mpp_from_f16(uint16_t x)
 {
     uint32_t sign = (x & 0x8000u) << 16, body = (x & 0x7fffu) << 13, exponent = body & 0x0f800000u;
     uint32_t tiny = mpp_float_bits(mpp_bits_float(body + 0x38800000u) - 0x1p-14f);
@@ -150,7 +161,7 @@ static inline float mpp_from_f16(uint16_t x)
     return mpp_bits_float((exponent == 0 ? tiny : u) | sign);
 }
 
-static inline uint16_t mpp_to_f16(float x)
+MPP_MATH uint16_t mpp_to_f16(float x)
 {
     uint32_t u = mpp_float_bits(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
     uint32_t normal = (a - 0x38000000u + 0xfffu + (a >> 13 & 1u)) >> 13;
@@ -164,7 +175,7 @@ static inline uint16_t mpp_to_f16(float x)
 /* ---- GELU (Hendrycks & Gimpel 2016) -------------------------------------------------------------- */
 
 /* 0.5 x (1 + tanh u) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3). Below -20 the value is 0. */
-static inline float mpp_gelu_tanh(float x)
+MPP_MATH float mpp_gelu_tanh(float x)
 {
     float c = x < -20.0f ? -20.0f : x;
     float two_u = c * MPP_FMAF(0.0713548163f, c * c, 1.59576912f);
@@ -172,7 +183,7 @@ static inline float mpp_gelu_tanh(float x)
 }
 
 /* s + x s (1 - s) (2u)', s = sigmoid(2u); s (1 - s) = e / (1 + e)^2 with e = e^-|2u| loses no digits. */
-static inline float mpp_gelu_tanh_grad(float x)
+MPP_MATH float mpp_gelu_tanh_grad(float x)
 {
     float c = mpp_clampf(x, -20.0f, 20.0f), s = c * c;
     float two_u = c * MPP_FMAF(0.0713548163f, s, 1.59576912f);
@@ -184,7 +195,7 @@ static inline float mpp_gelu_tanh_grad(float x)
 }
 
 /* x Phi(x) = 0.5 x (1 + erf(x / sqrt 2)). */
-static inline float mpp_gelu_erf(float x)
+MPP_MATH float mpp_gelu_erf(float x)
 {
     float c = x < -20.0f ? -20.0f : x;
     float h = 0.5f * c;
@@ -192,7 +203,7 @@ static inline float mpp_gelu_erf(float x)
 }
 
 /* Phi(x) + x phi(x). */
-static inline float mpp_gelu_erf_grad(float x)
+MPP_MATH float mpp_gelu_erf_grad(float x)
 {
     float c = mpp_clampf(x, -20.0f, 20.0f);
     float cdf = MPP_FMAF(0.5f, mpp_erff(0.707106781f * c), 0.5f);
@@ -201,12 +212,12 @@ static inline float mpp_gelu_erf_grad(float x)
 }
 
 /* As models spell it: approximate="none". */
-static inline float mpp_gelu_none(float x)
+MPP_MATH float mpp_gelu_none(float x)
 {
     return mpp_gelu_erf(x);
 }
 
-static inline float mpp_gelu_none_grad(float x)
+MPP_MATH float mpp_gelu_none_grad(float x)
 {
     return mpp_gelu_erf_grad(x);
 }
@@ -214,7 +225,7 @@ static inline float mpp_gelu_none_grad(float x)
 /* ---- random numbers ------------------------------------------------------------------------------ */
 
 /* Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), in place. */
-static inline void mpp_philox(uint32_t c[4], uint32_t k0, uint32_t k1)
+MPP_MATH void mpp_philox(uint32_t c[4], uint32_t k0, uint32_t k1)
 {
     uint32_t c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];
     for (int round = 0; round < 10; round++) {
@@ -233,7 +244,7 @@ static inline void mpp_philox(uint32_t c[4], uint32_t k0, uint32_t k1)
 }
 
 /* Uniform in [0, 1), of 24 bits: key = seed, counter = (element, op, step). */
-static inline float mpp_uniform_at(uint64_t seed, int64_t step, uint32_t op, uint32_t low, uint32_t high)
+MPP_MATH float mpp_uniform_at(uint64_t seed, int64_t step, uint32_t op, uint32_t low, uint32_t high)
 {
     uint32_t c[4] = {low, high, op, (uint32_t)step};
     mpp_philox(c, (uint32_t)seed, (uint32_t)(seed >> 32));
@@ -241,7 +252,7 @@ static inline float mpp_uniform_at(uint64_t seed, int64_t step, uint32_t op, uin
 }
 
 /* out[i] = the uniform number of element ELEMENT + i, for i < n < 2^31. */
-static inline void mpp_uniform_row(uint64_t seed, int64_t step, uint32_t op, uint64_t element, int64_t n, float *out)
+MPP_MATH void mpp_uniform_row(uint64_t seed, int64_t step, uint32_t op, uint64_t element, int64_t n, float *out)
 {
     uint32_t low = (uint32_t)element, high = (uint32_t)(element >> 32);
     MPP_IVDEP
@@ -252,7 +263,7 @@ static inline void mpp_uniform_row(uint64_t seed, int64_t step, uint32_t op, uin
 }
 
 /* What dropout multiplies by: 0 with probability p, else 1 / (1 - p). */
-static inline float mpp_dropout_factor(float uniform, float p)
+MPP_MATH float mpp_dropout_factor(float uniform, float p)
 {
     float keep = 1.0f / (1.0f - p);
     return uniform >= p ? keep : 0.0f;

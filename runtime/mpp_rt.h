@@ -23,6 +23,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define MPP_MAX_AXES 3
 #define MPP_MAX_DIMS 6
 #define MPP_WORLD (1u << MPP_MAX_AXES)
@@ -481,5 +485,9 @@ float mpp_uniform(const struct mpp_rank *r, uint32_t op, uint64_t element);
 
 /* Global index of the first sample of the running micro-batch within the step: micro_batch * (batch / micro_batches). */
 int64_t mpp_first_sample(const struct mpp_rank *r);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
