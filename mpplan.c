@@ -20,6 +20,7 @@
 #include "codegen/outdir.h"
 #include "codegen/program.h"
 #include "costmodel/costmodel.h"
+#include "inspect/plandir.h"
 #include "ir/graph.h"
 #include "ir/layers.h"
 #include "ir/model.h"
@@ -387,27 +388,20 @@ static enum mpp_status report(struct job *job)
 {
     struct mpp_arena *arena = job->arena;
     struct mpp_diag *diag = job->diag;
-    struct mpp_options o = job->options;
-    const char *dir = o.report, *name;
-    struct mpp_graph *g;
-    struct mpp_cluster *cluster;
-    struct mpp_fitted fitted;
-    int64_t n;
+    const char *dir = job->options.report;
+    struct mpp_plandir d;
     job->phase = "reading the plan";
-    MPP_TRY(mpp_report_graph_read(arena, diag, mpp_arena_printf(arena, "%s/graph.ir", dir), &g, &name, &n));
-    MPP_TRY(mpp_cluster_load(arena, diag, o.cluster ? o.cluster : name, n, &cluster));
-    o.from_plan = mpp_arena_printf(arena, "%s/plan.json", dir);
-    MPP_TRY(mpp_fit_plan(arena, diag, g, cluster, &(struct mpp_plan_options){0}, o.from_plan, false, &fitted));
-    const struct mpp_plan *plan = fitted.plan;
-    const struct mpp_lprog *prog = only_prog(&fitted);
+    MPP_TRY(mpp_plandir_read(arena, diag, dir, job->options.cluster, false, &d));
+    const struct mpp_plan *plan = d.fitted.plan;
+    const struct mpp_lprog *prog = mpp_plandir_program(&d);
     job->phase = "writing the report";
     hold_signals(true);
-    enum mpp_status st = write_report(arena, diag, g, cluster, plan, prog, mpp_report_write, mpp_arena_printf(arena, "%s/report.txt", dir));
+    enum mpp_status st = write_report(arena, diag, d.graph, d.cluster, plan, prog, mpp_report_write, mpp_arena_printf(arena, "%s/report.txt", dir));
     if (st == MPP_OK)
-        st = write_report(arena, diag, g, cluster, plan, prog, mpp_report_html, mpp_arena_printf(arena, "%s/report.html", dir));
+        st = write_report(arena, diag, d.graph, d.cluster, plan, prog, mpp_report_html, mpp_arena_printf(arena, "%s/report.html", dir));
     hold_signals(false);
     MPP_TRY(st);
-    return mpp_report_write(diag, g, cluster, plan, prog, stdout);
+    return mpp_report_write(diag, d.graph, d.cluster, plan, prog, stdout);
 }
 
 static enum mpp_status solve_iopddl(struct job *job)
