@@ -437,11 +437,13 @@ static int work(struct job *job, int argc, char **argv)
     const struct mpp_options *o = &job->options;
     enum mpp_status st = mpp_options_parse(job->arena, job->diag, argc, argv, &job->options);
     if (st == MPP_OK && o->help)
-        fputs(mpp_options_usage, stdout);
+        mpp_options_help(stdout);
     else if (st == MPP_OK && o->version)
         printf("mpplan %s\n", MPP_VERSION);
     else if (st == MPP_OK && o->schema)
         print_schema(job->arena);
+    else if (st == MPP_OK && o->completion)
+        mpp_options_completion(stdout, o->completion, mpp_cluster_names(job->arena, &(int){0}));
     else if (st == MPP_OK)
         st = o->calibrate ? calibrate(job) : o->iopddl ? solve_iopddl(job) : o->report ? report(job) : run(job);
     if ((fflush(stdout) != 0 || ferror(stdout)) && st == MPP_OK)
