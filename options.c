@@ -10,7 +10,7 @@
 
 enum { MAX_SECONDS = 1000000000 };
 
-enum option_kind { FLAG, TEXT, COUNT, SECONDS, PRECISION, PINS, DEFINE };
+enum option_kind { FLAG, TEXT, COUNT, SECONDS, PRICE, PRECISION, PINS, DEFINE, SWEEP };
 
 #define AT(field) offsetof(struct mpp_options, field)
 
@@ -37,9 +37,14 @@ static const struct option {
 
     {{"-o", "--output", "DIR", "output", "dir", "write trainer, plan.json and reports into DIR"}, TEXT, AT(out)},
     {{"--predict", NULL, NULL, "output", NULL, "print predicted time and memory, write nothing"}, FLAG, AT(predict)},
-    {{"--json", NULL, NULL, "output", NULL, "with --predict: as JSON"}, FLAG, AT(json)},
+    {{"--json", NULL, NULL, "output", NULL, "with --predict, --explain, --sweep, --diff: as JSON"}, FLAG, AT(json)},
     {{"--stats", NULL, "FILE", "output", "file", "what planning took, as JSON (-: to stderr)"}, TEXT, AT(stats)},
 
+    {{"--explain", NULL, "NAME", "questions", NULL, "why an op, tensor, layer or stage is as it is; what else"}, TEXT, AT(explain)},
+    {{"--sweep", NULL, "KEY=LIST", "questions", NULL, "a plan each: gpus=1,2,4 (cluster, precision, batch, seq, ...)"}, SWEEP, 0},
+    {{"--price", NULL, "P", "questions", NULL, "with --sweep: per device and hour; adds cost per token"}, PRICE, AT(price)},
+
+    {{"--diff", NULL, "A B", "plan directories", "dir", "what differs between two plans, and why one is faster"}, TEXT, AT(diff)},
     {{"--report", NULL, "DIR", "plan directories", "dir", "write report.html and report.txt of a plan again"}, TEXT, AT(report)},
 
     {{"--dump-after", NULL, "PASS", "looking inside", "build|autodiff|optimizer|precision|fuse", "print the graph after that pass"}, TEXT, AT(dump_after)},
@@ -84,6 +89,17 @@ static void take_option(struct mpp_arena *arena, struct mpp_diag *diag, struct m
         *(double *)field = strtod(value, &end);
         if (end == value || *end || !(*(double *)field > 0 && *(double *)field <= MAX_SECONDS))
             mpp_diag_error(diag, nowhere, "%s \"%s\": give seconds, more than 0", option->o.name, value);
+        break;
+    case PRICE:
+        *(double *)field = strtod(value, &end);
+        if (end == value || *end || !(*(double *)field > 0 && *(double *)field <= MAX_SECONDS))
+            mpp_diag_error(diag, nowhere, "%s \"%s\": give what a device costs per hour, more than 0", option->o.name, value);
+        break;
+    case SWEEP:
+        if (o->n_sweeps == MPP_OPTIONS_MAX_SWEEPS)
+            mpp_diag_error(diag, nowhere, "more than %d --sweep options", MPP_OPTIONS_MAX_SWEEPS);
+        else
+            o->sweeps[o->n_sweeps++] = value;
         break;
     case PRECISION:
         if (!mpp_precision_read(value, &dtype))
@@ -147,6 +163,26 @@ static void check_kernels(struct mpp_diag *diag, struct mpp_options *o)
                        mpp_diag_hint(diag, o->kernels, kinds, 2));
 }
 
+/* --explain, --sweep and --diff print an answer instead of a plan. */
+static void check_questions(struct mpp_diag *diag, const struct mpp_options *o)
+{
+    const char *name = o->explain ? "--explain" : o->n_sweeps ? "--sweep" : o->diff ? "--diff" : NULL;
+    const char *other = o->out ? "-o" : o->predict ? "--predict" : o->min_gpus ? "--min-gpus" : o->dump_ilp ? "--dump-ilp"
+                        : o->export_iopddl ? "--export-iopddl" : o->dump_after ? "--dump-after" : o->stats ? "--stats"
+                        : o->report ? "--report" : o->n_sweeps && o->from_plan ? "--from-plan" : o->explain && o->n_sweeps ? "--sweep"
+                        : o->diff && o->n_sweeps ? "--sweep" : o->diff && o->explain ? "--explain" : NULL;
+    if (name && other)
+        mpp_diag_error(diag, nowhere, "%s and %s exclude each other: an answer is printed, nothing is written", name, other);
+    if (o->diff && !o->model)
+        mpp_diag_error(diag, nowhere, "--diff wants two plan directories: mpplan --diff %s OTHER", o->diff);
+    const char *searched = o->gpus ? "--gpus" : o->pinned ? "--fix" : o->from_plan ? "--from-plan" : o->model_options.preset ? "--preset"
+                           : o->model_options.batch ? "--batch" : o->unfused ? "--kernels" : o->time_limit_s > 0 ? "--time-limit" : NULL;
+    if (o->diff && searched)
+        mpp_diag_error(diag, nowhere, "--diff goes with --cluster and --json alone, not with %s: the plan directories say the rest", searched);
+    if (o->price > 0 && !o->n_sweeps)
+        mpp_diag_error(diag, nowhere, "--price goes with --sweep");
+}
+
 /* What excludes each other, and what needs something else. */
 static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
 {
@@ -173,9 +209,10 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
         mpp_diag_error(diag, nowhere, "--predict and -o exclude each other: a prediction writes no files");
     if (o->unfused && o->out)
         mpp_diag_error(diag, nowhere, "--kernels unfused and -o exclude each other: it is for predictions, a trainer runs fused kernels");
-    if (o->json && !o->predict)
-        mpp_diag_error(diag, nowhere, "--json goes with --predict");
-    if (!o->model && !o->iopddl && !o->calibrate && !o->report && !o->schema && !o->help && !o->version && !o->completion && !mpp_diag_errors(diag))
+    if (o->json && !o->predict && !o->explain && !o->diff && !o->n_sweeps)
+        mpp_diag_error(diag, nowhere, "--json goes with --predict, --explain, --sweep or --diff");
+    check_questions(diag, o);
+    if (!o->model && !o->diff && !o->iopddl && !o->calibrate && !o->report && !o->schema && !o->help && !o->version && !o->completion && !mpp_diag_errors(diag))
         mpp_diag_error(diag, nowhere, "no model file; try: mpplan models/gpt.xml --preset tiny --gpus 4 -o plan/");
 }
 
