@@ -16,9 +16,12 @@
 #include <unistd.h>
 
 #include "codegen/calibrate.h"
+#include "codegen/fit.h"
 #include "codegen/outdir.h"
 #include "codegen/program.h"
 #include "costmodel/costmodel.h"
+#include "inspect/inspect.h"
+#include "inspect/plandir.h"
 #include "ir/graph.h"
 #include "ir/layers.h"
 #include "ir/model.h"
@@ -29,7 +32,7 @@
 #include "planner/plan.h"
 #include "solver/iopddl.h"
 
-enum { MAX_REPLANS = 12, CALIBRATE_S = 30 };
+enum { CALIBRATE_S = 30 };
 
 static volatile int interrupted, may_settle, settles_on_term, cleans_up, ended_by;
 
@@ -101,106 +104,8 @@ static const struct mpp_loc nowhere = {0};
 /* ---- the stages ---- */
 
 struct stats {
-    double read_s, plan_s, lower_s, emit_s;
+    double read_s, emit_s;
 };
-
-struct lowered {
-    struct mpp_transfers *transfers;
-    struct mpp_lprog **progs;     /* [stages]: NULL where there are several and no directory is written */
-};
-
-/* All stages; their memory is noted. Returns by how many bytes the largest arena exceeds USABLE. */
-static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_plan *plan, int64_t usable, bool keep,
-                                    struct lowered *out, int64_t *out_over)
-{
-    MPP_TRY(mpp_transfers_plan(arena, diag, plan, &out->transfers));
-    MPP_TRY(mpp_pipeline_verify(arena, diag, plan, out->transfers));
-    out->progs = mpp_arena_array(arena, plan->n_stages, struct mpp_lprog *);
-    *out_over = -usable;
-    for (int i = 0; i < plan->n_stages; i++) {
-        struct mpp_lprog *prog;
-        struct mpp_arena *room = keep || plan->n_stages == 1 ? arena : mpp_arena_scratch(arena);
-        MPP_TRY(mpp_lower(room, plan->stages[i].graph, plan, i, out->transfers, usable, &prog));
-        plan->stages[i].memory = prog->memory;
-        *out_over = prog->arena_bytes - usable > *out_over ? prog->arena_bytes - usable : *out_over;
-        if (room == arena)
-            out->progs[i] = prog;
-        else
-            mpp_arena_free(room);
-    }
-    return MPP_OK;
-}
-
-static enum mpp_status no_room(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_options *o,
-                               const struct mpp_cluster *cluster, const struct mpp_plan *plan, int64_t over)
-{
-    int64_t usable = mpp_device_usable_bytes(&cluster->device);
-    int i = mpp_plan_fullest(plan);
-    const char *where = plan->n_stages > 1 ? mpp_arena_printf(arena, " of stage %d", i) : "";
-    if (o->from_plan)
-        mpp_diag_error(diag, (struct mpp_loc){o->from_plan, 0}, "this plan needs %lld bytes per device%s, %s has %lld usable",
-                       (long long)(usable + over), where, cluster->device.name, (long long)usable);
-    else
-        mpp_diag_error(diag, nowhere, "no plan whose arena fits the device's %lld usable bytes was found", (long long)usable);
-    return MPP_INFEASIBLE;
-}
-
-/* The planner's question: what does a stage take once its memory is laid out? */
-struct layout {
-    struct mpp_arena *arena;
-    struct mpp_diag *diag;
-    int64_t usable;
-    const struct mpp_plan *plan;  /* whose transfers these are */
-    struct mpp_transfers *transfers;
-};
-
-static enum mpp_status lay_out(void *context, const struct mpp_plan *plan, int stage, int64_t *out_bytes)
-{
-    struct layout *l = context;
-    if (l->plan != plan)
-        MPP_TRY(mpp_transfers_plan(l->arena, l->diag, plan, &l->transfers));
-    l->plan = plan;
-    struct mpp_arena *scratch = mpp_arena_scratch(l->arena);
-    struct mpp_lprog *prog;
-    enum mpp_status st = mpp_lower(scratch, plan->stages[stage].graph, plan, stage, l->transfers, l->usable, &prog);
-    *out_bytes = st == MPP_OK ? prog->arena_bytes : 0;
-    mpp_arena_free(scratch);
-    return st;
-}
-
-/* A plan whose arena, once laid out, exceeds the device is planned again with less room. */
-static enum mpp_status plan_and_lower(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_options *o,
-                                      struct mpp_plan_options options, struct mpp_graph *g, const struct mpp_cluster *cluster,
-                                      struct stats *stats, struct mpp_plan **out_plan, struct lowered *out_lowered)
-{
-    int64_t usable = mpp_device_usable_bytes(&cluster->device), over = 0;
-    int64_t bound_ps = INT64_MAX;     /* of the search in all the room there is: less room proves nothing more */
-    struct layout layout = {arena, diag, usable, NULL, NULL};
-    options.capacity_bytes = usable;
-    options.room = lay_out;
-    options.room_context = &layout;
-    for (int attempt = 0; attempt < MAX_REPLANS; attempt++) {
-        double start = now_s();
-        if (o->from_plan)
-            MPP_TRY(mpp_plan_read_json(arena, diag, g, cluster, o->from_plan, out_plan));
-        else
-            MPP_TRY(mpp_plan_pipeline(arena, diag, g, cluster, &options, out_plan));
-        options.export_iopddl_dir = NULL; /* the problems are those within all the room there is */
-        bound_ps = attempt == 0 ? (*out_plan)->bound_ps : bound_ps;
-        (*out_plan)->bound_ps = (*out_plan)->bound_ps < bound_ps ? (*out_plan)->bound_ps : bound_ps;
-        MPP_TRY(mpp_plan_derive(arena, diag, g, cluster, *out_plan));
-        stats->plan_s += now_s() - start;
-        start = now_s();
-        MPP_TRY(lower_stages(arena, diag, *out_plan, usable, o->out != NULL, out_lowered, &over));
-        stats->lower_s += now_s() - start;
-        if (over <= 0)
-            return MPP_OK;
-        if (o->from_plan)
-            break;
-        options.capacity_bytes -= over + usable / 256;
-    }
-    return no_room(arena, diag, o, cluster, *out_plan, over);
-}
 
 /* ---- the least number of devices ---- */
 
@@ -217,14 +122,12 @@ static bool fits_on(const struct search_for *s, int n)
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     struct mpp_diag *silent = mpp_diag_in(scratch, NULL);
     struct mpp_cluster resized;
-    struct stats stats = {0};
-    struct mpp_plan *plan;
-    struct lowered lowered;
+    struct mpp_fitted fitted;
     struct mpp_plan_options options = s->options;
     options.quiet = options.quick = true;
     options.dump_ilp_dir = options.export_iopddl_dir = NULL;
     bool fits = mpp_cluster_resize(s->cluster, n, &resized)
-                && plan_and_lower(scratch, silent, s->o, options, s->g, &resized, &stats, &plan, &lowered) == MPP_OK;
+                && mpp_fit_plan(scratch, silent, s->g, &resized, &options, s->o->from_plan, false, &fitted) == MPP_OK;
     mpp_arena_free(scratch);
     return fits;
 }
@@ -270,16 +173,21 @@ static enum mpp_status write_report(struct mpp_arena *arena, struct mpp_diag *di
     return mpp_outfile_close(f) ? MPP_OK : cannot_write(diag, path);
 }
 
-static enum mpp_status write_directory(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *g,
-                                       const struct mpp_cluster *cluster, const struct mpp_plan *plan,
-                                       const struct lowered *lowered, const char *dir)
+static const struct mpp_lprog *only_prog(const struct mpp_fitted *f)
 {
+    return f->plan->n_stages == 1 ? f->progs[0] : NULL;
+}
+
+static enum mpp_status write_directory(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *g,
+                                       const struct mpp_cluster *cluster, const struct mpp_fitted *fitted, const char *dir)
+{
+    const struct mpp_plan *plan = fitted->plan;
     struct mpp_outdir *o;
     MPP_TRY(mpp_outdir_begin(arena, diag, dir, &o));
     const char *tmp = mpp_outdir_path(o);
     enum mpp_status st;
-    const struct mpp_lprog *prog = plan->n_stages == 1 ? lowered->progs[0] : NULL;
-    MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, lowered->transfers, lowered->progs, tmp));
+    const struct mpp_lprog *prog = only_prog(fitted);
+    MPP_TRY_GOTO(st, fail, mpp_emit(arena, diag, g, cluster, plan, fitted->transfers, fitted->progs, tmp));
     MPP_TRY_GOTO(st, fail, mpp_plan_write_json(diag, g, cluster, plan, mpp_arena_printf(arena, "%s/plan.json", tmp)));
     MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_report_graph, mpp_arena_printf(arena, "%s/graph.ir", tmp)));
     MPP_TRY_GOTO(st, fail, write_report(arena, diag, g, cluster, plan, prog, mpp_report_write, mpp_arena_printf(arena, "%s/report.txt", tmp)));
@@ -291,8 +199,9 @@ fail:
 }
 
 static enum mpp_status write_stats(struct mpp_arena *arena, struct mpp_diag *diag, const char *path,
-                                   const struct stats *s, const struct mpp_graph *g, const struct mpp_plan *plan)
+                                   const struct stats *s, const struct mpp_graph *g, const struct mpp_fitted *fitted)
 {
+    const struct mpp_plan *plan = fitted->plan;
     struct mpp_outfile *file = strcmp(path, "-") ? mpp_outfile_create(arena, path) : NULL;
     if (!file && strcmp(path, "-"))
         return cannot_write(diag, path);
@@ -302,7 +211,7 @@ static enum mpp_status write_stats(struct mpp_arena *arena, struct mpp_diag *dia
         groups += plan->stages[i].graph->n_groups;
     fprintf(f, "{\"read_s\": %.6f, \"plan_s\": %.6f, \"lower_s\": %.6f, \"emit_s\": %.6f, \"ops\": %d, \"groups\": %d, "
                "\"solver_nodes\": %d, \"solver_nodes_reduced\": %d, \"glpk_rows\": %d, \"glpk_cols\": %d, \"gap\": %.9g}\n",
-            s->read_s, s->plan_s, s->lower_s, s->emit_s, g->n_ops, groups, plan->solver.nodes_full,
+            s->read_s, fitted->plan_s, fitted->lower_s, s->emit_s, g->n_ops, groups, plan->solver.nodes_full,
             plan->solver.nodes_reduced, plan->solver.glpk_rows, plan->solver.glpk_cols, plan->gap);
     return file && !mpp_outfile_close(file) ? cannot_write(diag, path) : MPP_OK;
 }
@@ -405,8 +314,7 @@ static enum mpp_status read_input(struct job *job, struct mpp_graph **out_g, str
     return mpp_cluster_load(job->arena, job->diag, o->cluster ? o->cluster : "host", n, out_cluster);
 }
 
-static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_cluster *cluster, struct stats *stats,
-                              struct mpp_plan **out_plan, struct lowered *out_lowered)
+static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_cluster *cluster, struct mpp_fitted *out)
 {
     const struct mpp_options *o = &job->options;
     struct progress progress;
@@ -422,7 +330,7 @@ static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_c
     if (st == MPP_OK && least && !mpp_cluster_resize(cluster, least, cluster))
         st = MPP_INVALID;
     if (st == MPP_OK)
-        st = plan_and_lower(job->arena, job->diag, o, options, g, cluster, stats, out_plan, out_lowered);
+        st = mpp_fit_plan(job->arena, job->diag, g, cluster, &options, o->from_plan, o->out != NULL, out);
     may_settle = false;
     progress_end(&progress, options.progress);
     if (st == MPP_OK && least && !o->json)
@@ -463,18 +371,17 @@ static enum mpp_status run(struct job *job)
     enum mpp_status st = o->out ? mpp_outdir_check(arena, diag, o->out) : MPP_OK;
     hold_signals(false);
     MPP_TRY(st);
-    struct mpp_plan *plan;
-    struct lowered lowered;
-    MPP_TRY(search(job, g, cluster, &stats, &plan, &lowered));
+    struct mpp_fitted fitted;
+    MPP_TRY(search(job, g, cluster, &fitted));
     start = now_s();
     job->phase = "writing the plan";
     hold_signals(true);
-    st = o->out ? write_directory(arena, diag, g, cluster, plan, &lowered, o->out) : MPP_OK;
+    st = o->out ? write_directory(arena, diag, g, cluster, &fitted, o->out) : MPP_OK;
     hold_signals(false);
     MPP_TRY(st);
     stats.emit_s = now_s() - start;
-    MPP_TRY(print(job, g, cluster, plan, plan->n_stages == 1 ? lowered.progs[0] : NULL));
-    return o->stats ? write_stats(arena, diag, o->stats, &stats, g, plan) : MPP_OK;
+    MPP_TRY(print(job, g, cluster, fitted.plan, only_prog(&fitted)));
+    return o->stats ? write_stats(arena, diag, o->stats, &stats, g, &fitted) : MPP_OK;
 }
 
 /* The reports of a plan directory again, from its graph and its plan. */
@@ -482,28 +389,27 @@ static enum mpp_status report(struct job *job)
 {
     struct mpp_arena *arena = job->arena;
     struct mpp_diag *diag = job->diag;
-    struct mpp_options o = job->options;
-    const char *dir = o.report, *name;
-    struct mpp_graph *g;
-    struct mpp_cluster *cluster;
-    struct mpp_plan *plan;
-    struct lowered lowered;
-    struct stats stats = {0};
-    int64_t n;
+    const char *dir = job->options.report;
+    struct mpp_plandir d;
     job->phase = "reading the plan";
-    MPP_TRY(mpp_report_graph_read(arena, diag, mpp_arena_printf(arena, "%s/graph.ir", dir), &g, &name, &n));
-    MPP_TRY(mpp_cluster_load(arena, diag, o.cluster ? o.cluster : name, n, &cluster));
-    o.from_plan = mpp_arena_printf(arena, "%s/plan.json", dir);
-    MPP_TRY(plan_and_lower(arena, diag, &o, (struct mpp_plan_options){0}, g, cluster, &stats, &plan, &lowered));
-    const struct mpp_lprog *prog = plan->n_stages == 1 ? lowered.progs[0] : NULL;
+    MPP_TRY(mpp_plandir_read(arena, diag, dir, job->options.cluster, false, &d));
+    const struct mpp_plan *plan = d.fitted.plan;
+    const struct mpp_lprog *prog = mpp_plandir_program(&d);
     job->phase = "writing the report";
     hold_signals(true);
-    enum mpp_status st = write_report(arena, diag, g, cluster, plan, prog, mpp_report_write, mpp_arena_printf(arena, "%s/report.txt", dir));
+    enum mpp_status st = write_report(arena, diag, d.graph, d.cluster, plan, prog, mpp_report_write, mpp_arena_printf(arena, "%s/report.txt", dir));
     if (st == MPP_OK)
-        st = write_report(arena, diag, g, cluster, plan, prog, mpp_report_html, mpp_arena_printf(arena, "%s/report.html", dir));
+        st = write_report(arena, diag, d.graph, d.cluster, plan, prog, mpp_report_html, mpp_arena_printf(arena, "%s/report.html", dir));
     hold_signals(false);
     MPP_TRY(st);
-    return mpp_report_write(diag, g, cluster, plan, prog, stdout);
+    return mpp_report_write(diag, d.graph, d.cluster, plan, prog, stdout);
+}
+
+static enum mpp_status diff(struct job *job)
+{
+    const struct mpp_options *o = &job->options;
+    job->phase = "reading the plans";
+    return mpp_inspect_diff(job->arena, job->diag, o->diff, o->model, o->cluster, &(struct mpp_inspect_out){stdout, o->json});
 }
 
 static enum mpp_status solve_iopddl(struct job *job)
@@ -539,13 +445,15 @@ static int work(struct job *job, int argc, char **argv)
     const struct mpp_options *o = &job->options;
     enum mpp_status st = mpp_options_parse(job->arena, job->diag, argc, argv, &job->options);
     if (st == MPP_OK && o->help)
-        fputs(mpp_options_usage, stdout);
+        mpp_options_help(stdout);
     else if (st == MPP_OK && o->version)
         printf("mpplan %s\n", MPP_VERSION);
     else if (st == MPP_OK && o->schema)
         print_schema(job->arena);
+    else if (st == MPP_OK && o->completion)
+        mpp_options_completion(stdout, o->completion, mpp_cluster_names(job->arena, &(int){0}));
     else if (st == MPP_OK)
-        st = o->calibrate ? calibrate(job) : o->iopddl ? solve_iopddl(job) : o->report ? report(job) : run(job);
+        st = o->calibrate ? calibrate(job) : o->iopddl ? solve_iopddl(job) : o->report ? report(job) : o->diff ? diff(job) : run(job);
     if ((fflush(stdout) != 0 || ferror(stdout)) && st == MPP_OK)
         st = cannot_write(job->diag, "standard output");
     return st == MPP_OK ? 0 : st == MPP_IO ? 1 : st == MPP_LIMIT && interrupted ? 128 + (ended_by ? ended_by : SIGINT) : 2;

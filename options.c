@@ -10,80 +10,59 @@
 
 enum { MAX_SECONDS = 1000000000 };
 
-const char mpp_options_usage[] =
-    "usage: mpplan MODEL.xml [--gpus N] [--cluster NAME|FILE.xml] [-o DIR]\n"
-    "\n"
-    "Plan how to train MODEL.xml on N devices and write the trainer, plan.json, report.txt and report.html into DIR.\n"
-    "\n"
-    "model\n"
-    "  --preset NAME          a size named in the model file, e.g. gpt2-xl\n"
-    "  -D NAME=VALUE          override a <dim> or <param> of the model\n"
-    "  --batch N              global batch: samples per step (same as -D on the batch dimension)\n"
-    "  --precision P          compute in fp32, bf16 or fp16, weights and sums of gradients in fp32 (docs/training.md)\n"
-    "cluster\n"
-    "  --gpus N               devices to use: GPUs of --cluster (default: one node), or threads of this host (1)\n"
-    "  --min-gpus             find the least number of devices that the model fits on, and plan for those\n"
-    "  --cluster NAME|FILE    host (default), dgx-a100, dgx1-v100, ... or a file (docs/clusters.md)\n"
-    "  --calibrate FILE.xml   measure this machine for half a minute (or --time-limit S), write that as a cluster, and stop\n"
-    "plan\n"
-    "  --fix LIST             pin parts: dp=2,tp=4,pp=2,interleave=2,schedule=1f1b|gpipe|interleaved,mesh=2x4,\n"
-    "                         recompute=none|selective|full,zero=0..3,sequence_parallel=true|false,\n"
-    "                         vocab_parallel=true|false,micro_batch=N,micro_batches=N,\n"
-    "                         shard:GLOB=dimension/axis (docs/plan.md); may be given more than once\n"
-    "  --from-plan FILE       take the decisions from a plan.json instead of searching\n"
-    "  --kernels KIND         fused (default): as the trainer runs; unfused: every op a kernel, attention's scores in memory,\n"
-    "                         as systems of 2020 to 2022 ran; for predictions\n"
-    "  --time-limit S         search for at most S seconds; the best plan so far is then the plan\n"
-    "output\n"
-    "  -o DIR                 write the plan directory (without it, only the report is printed)\n"
-    "  --predict              print the predicted time and memory alone, and write nothing\n"
-    "  --json                 with --predict: as one JSON object, for machines (docs/plan.md)\n"
-    "  --report DIR           write report.html and report.txt of a plan directory again (with --cluster FILE for one of your own)\n"
-    "  --stats FILE           write timings and sizes of the planner as JSON (- for stderr)\n"
-    "  --help, --version\n"
-    "looking inside\n"
-    "  --dump-ilp DIR         write the integer programs as CPLEX LP files\n"
-    "  --export-iopddl DIR    write the stage problems of the search in the contest's format (docs/solver.md)\n"
-    "  --dump-after PASS      print the graph after build, autodiff, optimizer, precision or fuse, and stop\n"
-    "  --print-schema         print the RELAX NG schema of model files, and stop\n"
-    "  --solve-iopddl FILE    solve a problem of the intra-operator parallelism contest (docs/solver.md) instead,\n"
-    "                         for at most --time-limit S seconds\n";
+enum option_kind { FLAG, TEXT, COUNT, SECONDS, PRICE, PRECISION, PINS, DEFINE, SWEEP };
 
-enum option_kind { FLAG, TEXT, COUNT, SECONDS, PRECISION, PINS, DEFINE };
+#define AT(field) offsetof(struct mpp_options, field)
 
+/* What --help, the completions and the parser go by; docs/mpplan.1 says the same at length. */
 static const struct option {
-    const char *name;
+    struct mpp_option o;
     enum option_kind kind;
     size_t at;                    /* its field of struct mpp_options */
 } table[] = {
-    {"--output", TEXT, offsetof(struct mpp_options, out)},
-    {"-o", TEXT, offsetof(struct mpp_options, out)},
-    {"--gpus", COUNT, offsetof(struct mpp_options, gpus)},
-    {"--cluster", TEXT, offsetof(struct mpp_options, cluster)},
-    {"--preset", TEXT, offsetof(struct mpp_options, model_options.preset)},
-    {"--batch", COUNT, offsetof(struct mpp_options, model_options.batch)},
-    {"--precision", PRECISION, offsetof(struct mpp_options, model_options.precision)},
-    {"--fix", PINS, 0},
-    {"--from-plan", TEXT, offsetof(struct mpp_options, from_plan)},
-    {"--kernels", TEXT, offsetof(struct mpp_options, kernels)},
-    {"--dump-ilp", TEXT, offsetof(struct mpp_options, dump_ilp)},
-    {"--export-iopddl", TEXT, offsetof(struct mpp_options, export_iopddl)},
-    {"--dump-after", TEXT, offsetof(struct mpp_options, dump_after)},
-    {"--stats", TEXT, offsetof(struct mpp_options, stats)},
-    {"--calibrate", TEXT, offsetof(struct mpp_options, calibrate)},
-    {"--report", TEXT, offsetof(struct mpp_options, report)},
-    {"--solve-iopddl", TEXT, offsetof(struct mpp_options, iopddl)},
-    {"--time-limit", SECONDS, offsetof(struct mpp_options, time_limit_s)},
-    {"--predict", FLAG, offsetof(struct mpp_options, predict)},
-    {"--json", FLAG, offsetof(struct mpp_options, json)},
-    {"--min-gpus", FLAG, offsetof(struct mpp_options, min_gpus)},
-    {"--print-schema", FLAG, offsetof(struct mpp_options, schema)},
-    {"--help", FLAG, offsetof(struct mpp_options, help)},
-    {"-h", FLAG, offsetof(struct mpp_options, help)},
-    {"--version", FLAG, offsetof(struct mpp_options, version)},
-    {"-D", DEFINE, 0},
+    {{"--preset", NULL, "NAME", "model", "preset", "a size named in the model file, e.g. gpt2-xl"}, TEXT, AT(model_options.preset)},
+    {{"-D", NULL, "NAME=VALUE", "model", "define", "override a <dim> or <param> of the model"}, DEFINE, 0},
+    {{"--batch", NULL, "N", "model", NULL, "global batch: samples per step"}, COUNT, AT(model_options.batch)},
+    {{"--precision", NULL, "P", "model", "fp32|bf16|fp16", "compute in fp32, bf16 or fp16 (default: the model's)"}, PRECISION, AT(model_options.precision)},
+
+    {{"--gpus", NULL, "N", "cluster", NULL, "devices to use (default: one node; of host: 1)"}, COUNT, AT(gpus)},
+    {{"--min-gpus", NULL, NULL, "cluster", NULL, "the fewest devices that the model fits on"}, FLAG, AT(min_gpus)},
+    {{"--cluster", NULL, "NAME|FILE", "cluster", "cluster", "host (default), dgx-a100, ... or a cluster file"}, TEXT, AT(cluster)},
+    {{"--calibrate", NULL, "FILE.xml", "cluster", "file", "measure this machine, write it as a cluster file"}, TEXT, AT(calibrate)},
+
+    {{"--fix", NULL, "LIST", "plan", "fix", "pin parts: dp=2,tp=4,pp=2,recompute=full,zero=1, ..."}, PINS, 0},
+    {{"--from-plan", NULL, "FILE", "plan", "file", "take the decisions of a plan.json, search nothing"}, TEXT, AT(from_plan)},
+    {{"--kernels", NULL, "KIND", "plan", "fused|unfused", "fused (default), or unfused, for predictions"}, TEXT, AT(kernels)},
+    {{"--time-limit", NULL, "S", "plan", NULL, "search for S seconds at most; the best so far counts"}, SECONDS, AT(time_limit_s)},
+
+    {{"-o", "--output", "DIR", "output", "dir", "write trainer, plan.json and reports into DIR"}, TEXT, AT(out)},
+    {{"--predict", NULL, NULL, "output", NULL, "print predicted time and memory, write nothing"}, FLAG, AT(predict)},
+    {{"--json", NULL, NULL, "output", NULL, "with --predict, --explain, --sweep, --diff: as JSON"}, FLAG, AT(json)},
+    {{"--stats", NULL, "FILE", "output", "file", "what planning took, as JSON (-: to stderr)"}, TEXT, AT(stats)},
+
+    {{"--explain", NULL, "NAME", "questions", NULL, "why an op, tensor, layer or stage is as it is; what else"}, TEXT, AT(explain)},
+    {{"--sweep", NULL, "KEY=LIST", "questions", NULL, "a plan each: gpus=1,2,4 (cluster, precision, batch, seq, ...)"}, SWEEP, 0},
+    {{"--price", NULL, "P", "questions", NULL, "with --sweep: per device and hour; adds cost per token"}, PRICE, AT(price)},
+
+    {{"--diff", NULL, "A B", "plan directories", "dir", "what differs between two plans, and why one is faster"}, TEXT, AT(diff)},
+    {{"--report", NULL, "DIR", "plan directories", "dir", "write report.html and report.txt of a plan again"}, TEXT, AT(report)},
+
+    {{"--dump-after", NULL, "PASS", "looking inside", "build|autodiff|optimizer|precision|fuse", "print the graph after that pass"}, TEXT, AT(dump_after)},
+    {{"--dump-ilp", NULL, "DIR", "looking inside", "dir", "write the integer programs as CPLEX LP files"}, TEXT, AT(dump_ilp)},
+    {{"--export-iopddl", NULL, "DIR", "looking inside", "dir", "write them in the IOPDDL contest's format"}, TEXT, AT(export_iopddl)},
+    {{"--solve-iopddl", NULL, "FILE", "looking inside", "file", "solve a problem of that contest"}, TEXT, AT(iopddl)},
+    {{"--print-schema", NULL, NULL, "looking inside", NULL, "print the RELAX NG schema of model files"}, FLAG, AT(schema)},
+
+    {{"--help", "-h", NULL, "this command", NULL, "this page; man mpplan says more"}, FLAG, AT(help)},
+    {{"--version", NULL, NULL, "this command", NULL, NULL}, FLAG, AT(version)},
+    {{"--completion", NULL, "SHELL", "this command", "bash|zsh", "completions to source: . <(mpplan --completion bash)"}, TEXT, AT(completion)},
 };
 enum { N_OPTIONS = sizeof table / sizeof table[0] };
+
+const struct mpp_option *mpp_options_row(int i)
+{
+    return i < N_OPTIONS ? &table[i].o : NULL;
+}
 
 static const struct mpp_loc nowhere = {0};
 
@@ -104,16 +83,27 @@ static void take_option(struct mpp_arena *arena, struct mpp_diag *diag, struct m
         errno = 0;
         *(int64_t *)field = strtoll(value, &end, 10);
         if (errno || *value < '0' || *value > '9' || *end || *(int64_t *)field < 1)
-            mpp_diag_error(diag, nowhere, "%s \"%s\": give a whole number of at least 1", option->name, value);
+            mpp_diag_error(diag, nowhere, "%s \"%s\": give a whole number of at least 1", option->o.name, value);
         break;
     case SECONDS:
         *(double *)field = strtod(value, &end);
         if (end == value || *end || !(*(double *)field > 0 && *(double *)field <= MAX_SECONDS))
-            mpp_diag_error(diag, nowhere, "%s \"%s\": give seconds, more than 0", option->name, value);
+            mpp_diag_error(diag, nowhere, "%s \"%s\": give seconds, more than 0", option->o.name, value);
+        break;
+    case PRICE:
+        *(double *)field = strtod(value, &end);
+        if (end == value || *end || !(*(double *)field > 0 && *(double *)field <= MAX_SECONDS))
+            mpp_diag_error(diag, nowhere, "%s \"%s\": give what a device costs per hour, more than 0", option->o.name, value);
+        break;
+    case SWEEP:
+        if (o->n_sweeps == MPP_OPTIONS_MAX_SWEEPS)
+            mpp_diag_error(diag, nowhere, "more than %d --sweep options", MPP_OPTIONS_MAX_SWEEPS);
+        else
+            o->sweeps[o->n_sweeps++] = value;
         break;
     case PRECISION:
         if (!mpp_precision_read(value, &dtype))
-            mpp_diag_error(diag, nowhere, "%s \"%s\" is none of fp32, bf16, fp16", option->name, value);
+            mpp_diag_error(diag, nowhere, "%s \"%s\" is none of fp32, bf16, fp16", option->o.name, value);
         *(const char **)field = mpp_dtype_name(dtype);
         break;
     case PINS:
@@ -131,14 +121,35 @@ static void take_option(struct mpp_arena *arena, struct mpp_diag *diag, struct m
 
 static const struct option *find_option(struct mpp_diag *diag, const char *name)
 {
-    const char *names[N_OPTIONS];
+    const char *names[2 * N_OPTIONS];
+    int n = 0;
     for (int k = 0; k < N_OPTIONS; k++) {
-        if (!strcmp(name, table[k].name))
+        const struct mpp_option *o = &table[k].o;
+        if (!strcmp(name, o->name) || (o->alias && !strcmp(name, o->alias)))
             return &table[k];
-        names[k] = table[k].name;
+        names[n++] = o->name;
+        if (o->alias)
+            names[n++] = o->alias;
     }
-    mpp_diag_error(diag, nowhere, "no option %s%s", name, mpp_diag_hint(diag, name, names, N_OPTIONS));
+    mpp_diag_error(diag, nowhere, "no option %s%s", name, mpp_diag_hint(diag, name, names, n));
     return NULL;
+}
+
+/* VALUE, of the option NAME, among those that its row lists. */
+static void check_word(struct mpp_diag *diag, const char *name, const char *value)
+{
+    const char *words[16], *list = NULL;
+    int n = 0;
+    for (int k = 0; k < N_OPTIONS && !list; k++)
+        list = strcmp(table[k].o.name, name) ? NULL : table[k].o.complete;
+    char *copy = strdupa(list ? list : ""), *rest = NULL;
+    for (char *word = strtok_r(copy, "|", &rest); word && n < 16; word = strtok_r(NULL, "|", &rest)) {
+        if (value && !strcmp(word, value))
+            return;
+        words[n++] = word;
+    }
+    if (value)
+        mpp_diag_error(diag, nowhere, "%s \"%s\" is none of %s%s", name, value, list, mpp_diag_hint(diag, value, words, n));
 }
 
 static void check_kernels(struct mpp_diag *diag, struct mpp_options *o)
@@ -150,6 +161,26 @@ static void check_kernels(struct mpp_diag *diag, struct mpp_options *o)
     if (!o->unfused)
         mpp_diag_error(diag, nowhere, "--kernels \"%s\": fused or unfused%s", o->kernels,
                        mpp_diag_hint(diag, o->kernels, kinds, 2));
+}
+
+/* --explain, --sweep and --diff print an answer instead of a plan. */
+static void check_questions(struct mpp_diag *diag, const struct mpp_options *o)
+{
+    const char *name = o->explain ? "--explain" : o->n_sweeps ? "--sweep" : o->diff ? "--diff" : NULL;
+    const char *other = o->out ? "-o" : o->predict ? "--predict" : o->min_gpus ? "--min-gpus" : o->dump_ilp ? "--dump-ilp"
+                        : o->export_iopddl ? "--export-iopddl" : o->dump_after ? "--dump-after" : o->stats ? "--stats"
+                        : o->report ? "--report" : o->n_sweeps && o->from_plan ? "--from-plan" : o->explain && o->n_sweeps ? "--sweep"
+                        : o->diff && o->n_sweeps ? "--sweep" : o->diff && o->explain ? "--explain" : NULL;
+    if (name && other)
+        mpp_diag_error(diag, nowhere, "%s and %s exclude each other: an answer is printed, nothing is written", name, other);
+    if (o->diff && !o->model)
+        mpp_diag_error(diag, nowhere, "--diff wants two plan directories: mpplan --diff %s OTHER", o->diff);
+    const char *searched = o->gpus ? "--gpus" : o->pinned ? "--fix" : o->from_plan ? "--from-plan" : o->model_options.preset ? "--preset"
+                           : o->model_options.batch ? "--batch" : o->unfused ? "--kernels" : o->time_limit_s > 0 ? "--time-limit" : NULL;
+    if (o->diff && searched)
+        mpp_diag_error(diag, nowhere, "--diff goes with --cluster and --json alone, not with %s: the plan directories say the rest", searched);
+    if (o->price > 0 && !o->n_sweeps)
+        mpp_diag_error(diag, nowhere, "--price goes with --sweep");
 }
 
 /* What excludes each other, and what needs something else. */
@@ -178,9 +209,10 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
         mpp_diag_error(diag, nowhere, "--predict and -o exclude each other: a prediction writes no files");
     if (o->unfused && o->out)
         mpp_diag_error(diag, nowhere, "--kernels unfused and -o exclude each other: it is for predictions, a trainer runs fused kernels");
-    if (o->json && !o->predict)
-        mpp_diag_error(diag, nowhere, "--json goes with --predict");
-    if (!o->model && !o->iopddl && !o->calibrate && !o->report && !o->schema && !o->help && !o->version && !mpp_diag_errors(diag))
+    if (o->json && !o->predict && !o->explain && !o->diff && !o->n_sweeps)
+        mpp_diag_error(diag, nowhere, "--json goes with --predict, --explain, --sweep or --diff");
+    check_questions(diag, o);
+    if (!o->model && !o->diff && !o->iopddl && !o->calibrate && !o->report && !o->schema && !o->help && !o->version && !o->completion && !mpp_diag_errors(diag))
         mpp_diag_error(diag, nowhere, "no model file; try: mpplan models/gpt.xml --preset tiny --gpus 4 -o plan/");
 }
 
@@ -216,6 +248,7 @@ enum mpp_status mpp_options_parse(struct mpp_arena *arena, struct mpp_diag *diag
             take_option(arena, diag, o, option, value || option->kind == FLAG ? value : argv[++i]);
     }
     check_kernels(diag, o);
+    check_word(diag, "--completion", o->completion);
     check_together(diag, o);
     return mpp_diag_errors(diag) ? MPP_INVALID : MPP_OK;
 }

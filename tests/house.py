@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ["ir", "solver", "costmodel", "planner", "codegen"]  # a room sees itself and those before it
+ROOMS = ["ir", "solver", "costmodel", "planner", "codegen", "inspect"]  # a room sees itself and those before it
 OWNERS = {  # third-party header -> the only files that may include it
     r"libxml/": r"ir/xml\.c",
     r"glpk\.h": r"(planner/solver_glpk|solver/(exact|glpk_env))\.c",

@@ -73,10 +73,10 @@ void mpp_forward(struct mpp_rank *r, int chunk, int micro_batch)
 {
     enter(r, chunk, micro_batch % r->stage->chunks[chunk].slots);
     r->micro_batch = micro_batch;
-    double begun_s = mpp_trace_begin(r);
+    double begun_s = mpp_trace_begin(r), cpu_s = mpp_trace_cpu(r);
     place_inputs(r, micro_batch, true);
     r->stage->chunks[chunk].forward(r);
-    mpp_trace_end(r, begun_s, MPP_TRACE_FORWARD, chunk, micro_batch, 0);
+    mpp_trace_end_pass(r, begun_s, cpu_s, MPP_TRACE_FORWARD, chunk, micro_batch);
 }
 
 void mpp_backward(struct mpp_rank *r, int chunk, int micro_batch)
@@ -85,10 +85,10 @@ void mpp_backward(struct mpp_rank *r, int chunk, int micro_batch)
         return;
     enter(r, chunk, micro_batch % r->stage->chunks[chunk].slots);
     r->micro_batch = micro_batch;
-    double begun_s = mpp_trace_begin(r);
+    double begun_s = mpp_trace_begin(r), cpu_s = mpp_trace_cpu(r);
     place_inputs(r, micro_batch, false);
     r->stage->chunks[chunk].backward(r);
-    mpp_trace_end(r, begun_s, MPP_TRACE_BACKWARD, chunk, micro_batch, 0);
+    mpp_trace_end_pass(r, begun_s, cpu_s, MPP_TRACE_BACKWARD, chunk, micro_batch);
 }
 
 void mpp_passes_run(struct mpp_rank *r)

@@ -22,11 +22,21 @@ struct mpp_progress {
     double printed_s, told_s; /* when a step was last shown, and a checkpoint told */
 };
 
-double mpp_clock_s(void)
+static double seconds_of(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double mpp_clock_s(void)
+{
+    return seconds_of(CLOCK_MONOTONIC);
+}
+
+double mpp_thread_cpu_s(void)
+{
+    return seconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 void mpp_bytes_print(int64_t bytes, char *out, int out_bytes)

@@ -45,6 +45,8 @@ void mpp_progress_close(struct mpp_progress *progress);
 
 /* Seconds of a clock that only goes forward. */
 double mpp_clock_s(void);
+/* CPU seconds of the calling thread. */
+double mpp_thread_cpu_s(void);
 /* "12.3 MB" in OUT. */
 void mpp_bytes_print(int64_t bytes, char *out, int out_bytes);
 

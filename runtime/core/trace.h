@@ -43,6 +43,7 @@ struct mpp_trace_event {
     double begin_s, end_s;
     int64_t bytes; /* of a collective or message, as this rank holds it; 0: none */
     int32_t kind, a, b;
+    double cpu_s; /* of a pass: what the rank's own thread computed of it, whatever else its core did; else 0 */
 };
 
 int mpp_trace_new(struct mpp_rank *r, struct mpp_error *error) MPP_RT_CHECKED;
@@ -58,7 +59,21 @@ static inline double mpp_trace_begin(const struct mpp_rank *r)
 static inline void mpp_trace_end(struct mpp_rank *r, double begun_s, enum mpp_trace_kind kind, int a, int b, int64_t bytes)
 {
     if (r->trace != NULL)
-        mpp_trace_add(r, &(struct mpp_trace_event){begun_s, mpp_clock_s(), bytes, kind, a, b});
+        mpp_trace_add(r, &(struct mpp_trace_event){begun_s, mpp_clock_s(), bytes, kind, a, b, 0});
+}
+
+/* CPU seconds of the rank's own thread so far. */
+static inline double mpp_trace_cpu(const struct mpp_rank *r)
+{
+    return r->trace != NULL ? mpp_thread_cpu_s() : 0;
+}
+
+/* A pass: KIND is MPP_TRACE_FORWARD or MPP_TRACE_BACKWARD. */
+static inline void mpp_trace_end_pass(struct mpp_rank *r, double begun_s, double cpu_s, enum mpp_trace_kind kind, int chunk,
+                                      int micro_batch)
+{
+    if (r->trace != NULL)
+        mpp_trace_add(r, &(struct mpp_trace_event){begun_s, mpp_clock_s(), 0, kind, chunk, micro_batch, mpp_thread_cpu_s() - cpu_s});
 }
 
 /* All ranks call; nothing is written where no step was taken. Rank 0 prints the table too. The caller agrees on the code. */

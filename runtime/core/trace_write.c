@@ -121,7 +121,7 @@ static void print_event(struct writer *w, int rank, double ahead_s, const struct
             stage, rank, begin_us, end_us - begin_us);
     bool pass = e->kind == MPP_TRACE_FORWARD || e->kind == MPP_TRACE_BACKWARD;
     if (pass)
-        fprintf(w->out, ", \"args\": {\"chunk\": %d, \"micro_batch\": %d}", e->a, e->b);
+        fprintf(w->out, ", \"tdur\": %.3f, \"args\": {\"chunk\": %d, \"micro_batch\": %d}", e->cpu_s * 1e6, e->a, e->b);
     else if (e->bytes > 0)
         fprintf(w->out, ", \"args\": {\"bytes\": %lld}", (long long)e->bytes);
     fputc('}', w->out);

@@ -12,21 +12,14 @@ in turns, round after round. Goals: Spearman's rank correlation at least 0.9 ove
 pins within 10 % of the best measured plan of as many devices.
 """
 import argparse
-import json
-import os
-import resource
-import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from bench_machine import clean_environment, watched
+from bench_machine import watched
+from bench_plans import MPPLAN, Case, run
 
-ROOT = Path(__file__).resolve().parents[2]
-MPPLAN = os.environ.get("MPPLAN", str(ROOT / "build" / "mpplan"))
 BUSY = 0.15  # cores used by others from which on the clock judges nothing
 SIZES = dict(layers=4, hidden=192, heads=8, vocab=1024, seq=32, positions=32, batch=16)
 PLANS = {
@@ -38,13 +31,6 @@ PLANS = {
 }
 
 
-def run(command, **kwargs):
-    p = subprocess.run([str(c) for c in command], capture_output=True, text=True, **kwargs)
-    if p.returncode != 0:
-        sys.exit(f"{' '.join(str(c) for c in command)}: exit status {p.returncode}\n{p.stdout[-500:]}{p.stderr[-1500:]}")
-    return p
-
-
 def ranks(x):
     """Places in order, equal values sharing the mean of theirs."""
     x = np.asarray(x)
@@ -53,37 +39,6 @@ def ranks(x):
 
 def spearman(a, b):
     return float(np.corrcoef(ranks(a), ranks(b))[0, 1])
-
-
-class Case:
-    def __init__(self, folder, cluster, gpus, fix):
-        self.gpus, self.fix, self.dir = gpus, fix, folder / f"{gpus}-{fix.replace(',', '-') or 'pick'}"
-        options = ["--preset", "tiny", *(f"-D{k}={v}" for k, v in SIZES.items()), "--gpus", gpus, "--cluster", cluster]
-        options += ["--fix", fix] if fix else []
-        model = ROOT / "models" / "gpt.xml"
-        self.predicted = json.loads(run([MPPLAN, model, *options, "--predict", "--json"]).stdout)["step_s"]
-        run([MPPLAN, model, *options, "-o", self.dir])
-        run(["make", "-C", self.dir, "MPI=0", f"RUNTIME_BUILD={folder / 'runtime'}"])
-        self.clock, self.cpu = [], []
-
-    def train(self, steps):
-        metrics = self.dir / "metrics.jsonl"
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        run([self.dir / "trainer", "--data", "synthetic", "--steps", steps, "--metrics", metrics], env=clean_environment())
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        rows = [json.loads(line)["step_s"] for line in metrics.read_text().splitlines()][-steps:]
-        metrics.unlink()
-        return rows, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    def measure(self, steps):
-        """What two runs differ by, so that starting and ending count nothing."""
-        _, short = self.train(2)
-        rows, long = self.train(steps + 2)
-        self.clock += rows[2:]
-        self.cpu.append((long - short) / steps / min(self.gpus, os.cpu_count()))
-
-    def measured(self, by_clock):
-        return float(np.quantile(self.clock, 0.25)) if by_clock else statistics.median(self.cpu)
 
 
 def main():
@@ -101,7 +56,7 @@ def main():
         if not cluster:
             cluster = folder / "here.xml"
             print(run([MPPLAN, "--calibrate", cluster, "--time-limit", 3 if args.quick else 30]).stdout, end="")
-        cases = [Case(folder, cluster, gpus, fix) for gpus, fixes in PLANS.items() for fix in fixes]
+        cases = [Case(folder, cluster, "tiny", SIZES, gpus, fix) for gpus, fixes in PLANS.items() for fix in fixes]
         others = watched(lambda: [case.measure(args.steps) for _ in range(args.rounds) for case in cases])
         by_clock = others < BUSY
         print(f"others used {others:.2f} cores meanwhile: judged by {'the clock' if by_clock else 'CPU seconds'}\n")
@@ -124,4 +79,5 @@ def report(cases, by_clock):
               f"{best.fix or 'itself'} (goal 10 %)")
 
 
-main()
+if __name__ == "__main__":
+    main()

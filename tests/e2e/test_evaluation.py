@@ -5,6 +5,7 @@ import json
 import sys
 
 import harness as h
+from traces import Trace, one_f_one_b
 
 GPT, BERT = h.ROOT / "models" / "gpt.xml", h.ROOT / "models" / "bert.xml"
 
@@ -55,6 +56,40 @@ def profile():
     p.remove()
 
 
+def schedule():
+    """1F1B as its trace shows it: the order of the passes, and what is in flight."""
+    stages, n = 4, 8
+    p = h.plan(GPT, preset="tiny", gpus=stages, fix=f"pp={stages},schedule=1f1b,micro_batches={n}")
+    out = p.dir / "trace.json"
+    p.train(data="synthetic", steps=2, profile=out)
+    trace = Trace(out, stages)
+    h.check(len(trace.steps) == 2, "the last two steps are there", len(trace.steps))
+    for i in range(stages):
+        h.check(trace.in_flight[i] <= min(stages - i, n), f"stage {i}: in flight", trace.in_flight[i])
+        for step in trace.steps:
+            passes = [q[:2] for q in step[i]["passes"]]
+            h.check(passes == one_f_one_b(i, stages, n), f"stage {i}: the order of its passes", passes)
+            h.check(all(0 < q.cpu <= 1.1 * q.seconds for q in step[i]["passes"]), f"stage {i}: passes took time of a core")
+    p.remove()
+
+
+def schedule():
+    """1F1B as its trace shows it: the order of the passes, and what is in flight."""
+    stages, n = 4, 8
+    p = h.plan(GPT, preset="tiny", gpus=stages, fix=f"pp={stages},schedule=1f1b,micro_batches={n}")
+    out = p.dir / "trace.json"
+    p.train(data="synthetic", steps=2, profile=out)
+    trace = Trace(out, stages)
+    h.check(len(trace.steps) == 2, "the last two steps are there", len(trace.steps))
+    for i in range(stages):
+        h.check(trace.in_flight[i] == min(stages - i, n), f"stage {i}: in flight", trace.in_flight[i])
+        for step in trace.steps:
+            passes = step[i]["passes"]
+            h.check([q[:2] for q in passes] == one_f_one_b(i, stages, n), f"stage {i}: the order of its passes", passes)
+            h.check(all(0 < q.cpu <= 1.1 * q.seconds for q in passes), f"stage {i}: its passes took time of a core", passes)
+    p.remove()
+
+
 h.guarded("same batches", same_batches)
 h.guarded("dropout", plans, GPT, "tiny", [(1, None, False), (2, "dp=2,zero=3,micro_batches=2", False),
                                          (4, "dp=2,pp=2,schedule=1f1b,micro_batches=4", True), (2, "tp=2,vocab_parallel=true", False)],
@@ -63,4 +98,5 @@ h.guarded("masked labels", plans, BERT, "tiny", [(1, None, False), (3, "pp=3,sch
 h.guarded("16 bits", plans, GPT, "tiny", [(1, None, False), (2, "pp=2,schedule=1f1b,micro_batches=4", False)], 2e-3,
           extra=["--precision", "bf16"])
 h.guarded("profile", profile)
+h.guarded("schedule", schedule)
 sys.exit(h.finish())

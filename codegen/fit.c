@@ -1,0 +1,109 @@
+/* fit.c - planning, lowering, and planning again with less room where the arena is too large. */
+#include <time.h>
+
+#include "codegen/fit.h"
+
+enum { MAX_REPLANS = 12, ROOM_STEP = 256 };
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* All stages; their memory is noted. Returns by how many bytes the largest arena exceeds USABLE. */
+static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_diag *diag, int64_t usable, bool keep,
+                                    struct mpp_fitted *f, int64_t *out_over)
+{
+    struct mpp_plan *plan = f->plan;
+    MPP_TRY(mpp_transfers_plan(arena, diag, plan, &f->transfers));
+    MPP_TRY(mpp_pipeline_verify(arena, diag, plan, f->transfers));
+    f->progs = mpp_arena_array(arena, plan->n_stages, struct mpp_lprog *);
+    *out_over = -usable;
+    for (int i = 0; i < plan->n_stages; i++) {
+        struct mpp_lprog *prog;
+        struct mpp_arena *room = keep || plan->n_stages == 1 ? arena : mpp_arena_scratch(arena);
+        MPP_TRY(mpp_lower(room, plan->stages[i].graph, plan, i, f->transfers, usable, &prog));
+        plan->stages[i].memory = prog->memory;
+        *out_over = prog->arena_bytes - usable > *out_over ? prog->arena_bytes - usable : *out_over;
+        if (room == arena)
+            f->progs[i] = prog;
+        else
+            mpp_arena_free(room);
+    }
+    return MPP_OK;
+}
+
+static enum mpp_status no_room(struct mpp_arena *arena, struct mpp_diag *diag, const char *from_plan,
+                               const struct mpp_cluster *cluster, const struct mpp_plan *plan, int64_t over)
+{
+    int64_t usable = mpp_device_usable_bytes(&cluster->device);
+    int i = mpp_plan_fullest(plan);
+    const char *where = plan->n_stages > 1 ? mpp_arena_printf(arena, " of stage %d", i) : "";
+    if (from_plan)
+        mpp_diag_error(diag, (struct mpp_loc){from_plan, 0}, "this plan needs %lld bytes per device%s, %s has %lld usable",
+                       (long long)(usable + over), where, cluster->device.name, (long long)usable);
+    else
+        mpp_diag_error(diag, (struct mpp_loc){0}, "no plan whose arena fits the device's %lld usable bytes was found",
+                       (long long)usable);
+    return MPP_INFEASIBLE;
+}
+
+/* The planner's question: what does a stage take once its memory is laid out? */
+struct layout {
+    struct mpp_arena *arena;
+    struct mpp_diag *diag;
+    int64_t usable;
+    const struct mpp_plan *plan;  /* whose transfers these are */
+    struct mpp_transfers *transfers;
+};
+
+static enum mpp_status lay_out(void *context, const struct mpp_plan *plan, int stage, int64_t *out_bytes)
+{
+    struct layout *l = context;
+    if (l->plan != plan)
+        MPP_TRY(mpp_transfers_plan(l->arena, l->diag, plan, &l->transfers));
+    l->plan = plan;
+    struct mpp_arena *scratch = mpp_arena_scratch(l->arena);
+    struct mpp_lprog *prog;
+    enum mpp_status st = mpp_lower(scratch, plan->stages[stage].graph, plan, stage, l->transfers, l->usable, &prog);
+    *out_bytes = st == MPP_OK ? prog->arena_bytes : 0;
+    mpp_arena_free(scratch);
+    return st;
+}
+
+enum mpp_status mpp_fit_plan(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
+                             const struct mpp_cluster *cluster, const struct mpp_plan_options *options, const char *from_plan,
+                             bool keep, struct mpp_fitted *out)
+{
+    int64_t usable = mpp_device_usable_bytes(&cluster->device), over = 0;
+    int64_t bound_ps = INT64_MAX;     /* of the search in all the room there is: less room proves nothing more */
+    struct layout layout = {arena, diag, usable, NULL, NULL};
+    struct mpp_plan_options o = *options;
+    o.capacity_bytes = usable;
+    o.room = lay_out;
+    o.room_context = &layout;
+    *out = (struct mpp_fitted){0};
+    for (int attempt = 0; attempt < MAX_REPLANS; attempt++) {
+        double start = now_s();
+        if (from_plan)
+            MPP_TRY(mpp_plan_read_json(arena, diag, graph, cluster, from_plan, &out->plan));
+        else
+            MPP_TRY(mpp_plan_pipeline(arena, diag, graph, cluster, &o, &out->plan));
+        o.export_iopddl_dir = NULL;   /* the problems are those within all the room there is */
+        bound_ps = attempt == 0 ? out->plan->bound_ps : bound_ps;
+        out->plan->bound_ps = out->plan->bound_ps < bound_ps ? out->plan->bound_ps : bound_ps;
+        MPP_TRY(mpp_plan_derive(arena, diag, graph, cluster, out->plan));
+        out->plan_s += now_s() - start;
+        start = now_s();
+        MPP_TRY(lower_stages(arena, diag, usable, keep, out, &over));
+        out->lower_s += now_s() - start;
+        if (over <= 0)
+            return MPP_OK;
+        if (from_plan)
+            break;
+        o.capacity_bytes -= over + usable / ROOM_STEP;
+    }
+    return no_room(arena, diag, from_plan, cluster, out->plan, over);
+}
