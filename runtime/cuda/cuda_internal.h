@@ -10,6 +10,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,6 +34,12 @@ enum mpp_scratch {
     MPP_N_SCRATCH,
 };
 
+/* What an update takes from the count of steps that were not skipped (AdamW's bias correction, SGD's first velocity). */
+struct mpp_step_factors {
+    double correct1, root; /* 1 - beta1^t, 1 / sqrt(1 - beta2^t) */
+    bool first;
+};
+
 struct mpp_device {
     int ordinal;                          /* of the GPU */
     char name[128];
@@ -46,6 +53,8 @@ struct mpp_device {
     struct mpp_channels *channels;
     void *scratch[MPP_N_SCRATCH];
     size_t scratch_bytes[MPP_N_SCRATCH];
+    struct mpp_step_factors *factors;     /* on the device; made by mpp_loss_scale */
+    const float *skipped;                 /* the device's count of skipped steps; NULL: r->skipped tells */
     int64_t outside_bytes;                /* allocated beside the arena */
 };
 

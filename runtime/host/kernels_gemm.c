@@ -1,9 +1,6 @@
-/* Contractions: sgemm with 64-bit sizes, and einsum as sgemm calls on the operands where they lie. The BLAS
- * runs on one thread; the threads of a rank take blocks of a large product, or whole ones of many.
- *
- * The letters of "bsh,htnd->bstnd" fall into four classes: batch (in a, b and c), m (a, c), n (b, c) and
- * k (a, b). Neighbouring letters of a class merge into one where memory allows. Then one letter each of m,
- * n, k becomes the sgemm, chosen so that every matrix has a unit stride; loops run over the others. */
+/* Contractions: sgemm with 64-bit sizes, and einsum as sgemm calls on the operands where they lie (core/contraction.h). The BLAS
+ * runs on one thread; the threads of a rank take blocks of a large product, or whole ones of many. */
+#include "core/contraction.h"
 #include "core/transport.h"
 #include "kernels_internal.h"
 
@@ -77,230 +74,9 @@ void mpp_gemm(struct mpp_rank *r, bool trans_a, bool trans_b, int64_t m, int64_t
     }
 }
 
-/* ---- letters and their classes ------------------------------------------------------------------ */
+/* ---- contractions ------------------------------------------------------------------------------- */
 
-enum tensor { A, B, C };
-enum class { CLASS_K = 1 << A | 1 << B, CLASS_M = 1 << A | 1 << C, CLASS_N = 1 << B | 1 << C, CLASS_BATCH = 7 };
-enum { MAX_LETTERS = 3 * MPP_MAX_DIMS, SMALL_SGEMM = 64 };
-
-struct factor {
-    char letter;
-    unsigned tensors; /* enum class once the equation is read */
-    int64_t extent;   /* valid */
-    int64_t padded;
-    int64_t stride[3];
-};
-
-struct contraction {
-    int n_factors;
-    struct factor factor[MAX_LETTERS];
-};
-
-static struct factor *factor_of(struct contraction *e, char letter)
-{
-    for (int i = 0; i < e->n_factors; i++)
-        if (e->factor[i].letter == letter)
-            return &e->factor[i];
-    assert(e->n_factors < MAX_LETTERS);
-    struct factor *f = &e->factor[e->n_factors++];
-    *f = (struct factor){.letter = letter};
-    return f;
-}
-
-static void read_term(struct contraction *e, const char *term, int n_letters, enum tensor tensor,
-                      const int64_t *dims)
-{
-    int64_t stride = 1;
-    assert(n_letters <= MPP_MAX_DIMS);
-    for (int d = n_letters - 1; d >= 0; d--) {
-        struct factor *f = factor_of(e, term[d]);
-        assert(!(f->tensors >> tensor & 1) && "a letter stands once in a term");
-        assert((!f->tensors || f->padded == dims[d]) && "extents of a letter agree");
-        f->padded = dims[d];
-        f->stride[tensor] = stride;
-        f->tensors |= 1u << tensor;
-        stride *= dims[d];
-    }
-}
-
-/* Reads the equation; extents in the order of first appearance come from VALID. */
-static struct contraction read_equation(const char *equation, const int64_t *a_dims, const int64_t *b_dims,
-                                        const int64_t *c_dims, const int64_t *valid)
-{
-    struct contraction e = {0};
-    const char *comma = strchr(equation, ','), *arrow = strstr(equation, "->");
-    assert(comma && arrow && comma < arrow);
-    for (const char *p = equation; p < arrow; p++) /* fixes the order of the letters */
-        if (p != comma)
-            factor_of(&e, *p);
-    read_term(&e, equation, (int)(comma - equation), A, a_dims);
-    read_term(&e, comma + 1, (int)(arrow - comma - 1), B, b_dims);
-    int n_letters = e.n_factors;
-    read_term(&e, arrow + 2, (int)strlen(arrow + 2), C, c_dims);
-    assert(e.n_factors == n_letters && "a letter of the result is in an operand");
-    int kept = 0;
-    for (int i = 0; i < n_letters; i++) {
-        struct factor f = e.factor[i];
-        f.extent = valid[i];
-        assert(f.extent <= f.padded);
-        if (f.extent == 1)
-            continue; /* index 0 everywhere */
-        assert(f.tensors == CLASS_K || f.tensors == CLASS_M || f.tensors == CLASS_N || f.tensors == CLASS_BATCH);
-        e.factor[kept++] = f;
-    }
-    e.n_factors = kept;
-    return e;
-}
-
-/* Can OUTER and INNER be walked as one dimension, in all tensors that have them? */
-static bool merges(const struct factor *outer, const struct factor *inner)
-{
-    if (outer->tensors != inner->tensors || inner->extent != inner->padded)
-        return false;
-    for (int t = A; t <= C; t++)
-        if ((outer->tensors >> t & 1) && outer->stride[t] != inner->stride[t] * inner->padded)
-            return false;
-    return true;
-}
-
-static bool merge_once(struct contraction *e)
-{
-    for (int i = 0; i < e->n_factors; i++)
-        for (int j = 0; j < e->n_factors; j++) {
-            struct factor *outer = &e->factor[i], *inner = &e->factor[j];
-            if (i == j || !merges(outer, inner))
-                continue;
-            outer->extent *= inner->padded;
-            outer->padded *= inner->padded;
-            memcpy(outer->stride, inner->stride, sizeof outer->stride);
-            *inner = e->factor[--e->n_factors];
-            return true;
-        }
-    return false;
-}
-
-/* ---- the choice of one sgemm -------------------------------------------------------------------- */
-
-struct matrix {
-    bool trans;
-    int64_t ld;
-};
-
-struct choice {
-    int m, n, k; /* factors, -1: none, extent 1 */
-    bool swap;   /* compute the transpose: b plays a's part */
-    struct matrix a, b, c;
-    double cost;
-};
-
-static int64_t extent_of(const struct contraction *e, int i)
-{
-    return i < 0 ? 1 : e->factor[i].extent;
-}
-
-/* The matrix [row, col] of tensor T: has it a unit stride? */
-static bool matrix_of(const struct contraction *e, int row, int col, enum tensor t, bool may_trans,
-                      struct matrix *out)
-{
-    const struct factor *rf = row < 0 ? NULL : &e->factor[row], *cf = col < 0 ? NULL : &e->factor[col];
-    int64_t rows = extent_of(e, row), cols = extent_of(e, col);
-    if (!cf || cf->stride[t] == 1) {
-        *out = (struct matrix){.trans = false, .ld = rf ? rf->stride[t] : cols};
-        return out->ld >= cols;
-    }
-    if (may_trans && (!rf || rf->stride[t] == 1)) {
-        *out = (struct matrix){.trans = true, .ld = cf->stride[t]};
-        return out->ld >= rows;
-    }
-    return false;
-}
-
-static bool is_class(const struct contraction *e, int i, unsigned class)
-{
-    return i < 0 || e->factor[i].tensors == class;
-}
-
-/* Rough time of all calls, in multiply-adds: small sides waste sgemm's blocking, a call has a price. */
-static double cost_of(const struct contraction *e, const struct choice *x)
-{
-    double calls = 1;
-    for (int i = 0; i < e->n_factors; i++)
-        if (i != x->m && i != x->n && i != x->k)
-            calls *= (double)e->factor[i].extent;
-    double m = (double)extent_of(e, x->m), n = (double)extent_of(e, x->n), k = (double)extent_of(e, x->k);
-    return calls * (4000 + (m + 4) * (n + 8) * (k + 16));
-}
-
-static bool choose(const struct contraction *e, struct choice *out)
-{
-    *out = (struct choice){.cost = INFINITY};
-    for (int swap = 0; swap < 2; swap++)
-        for (int m = -1; m < e->n_factors; m++)
-            for (int n = -1; n < e->n_factors; n++)
-                for (int k = -1; k < e->n_factors; k++) {
-                    struct choice x = {.m = m, .n = n, .k = k, .swap = swap};
-                    if (!is_class(e, m, swap ? CLASS_N : CLASS_M) || !is_class(e, n, swap ? CLASS_M : CLASS_N) ||
-                        !is_class(e, k, CLASS_K))
-                        continue;
-                    if (!matrix_of(e, m, k, swap ? B : A, true, &x.a) ||
-                        !matrix_of(e, k, n, swap ? A : B, true, &x.b) || !matrix_of(e, m, n, C, false, &x.c))
-                        continue;
-                    x.cost = cost_of(e, &x);
-                    if (x.cost < out->cost)
-                        *out = x;
-                }
-    return out->cost < INFINITY;
-}
-
-/* ---- loops ---------------------------------------------------------------------------------------- */
-
-/* An odometer over some factors, with the element offset in each tensor. */
-struct loops {
-    int n;
-    const struct factor *factor[MAX_LETTERS];
-    int64_t at[MAX_LETTERS], offset[3];
-};
-
-static void add_loop(struct loops *loops, const struct factor *f)
-{
-    loops->factor[loops->n++] = f;
-}
-
-static int64_t count_of(const struct loops *loops)
-{
-    int64_t n = 1;
-    for (int i = 0; i < loops->n; i++)
-        n *= mpp_max_i64(0, loops->factor[i]->extent);
-    return n;
-}
-
-/* To index number I of the loops at their start. */
-static void seek(struct loops *loops, int64_t i)
-{
-    for (int l = loops->n - 1; l >= 0; l--) {
-        const struct factor *f = loops->factor[l];
-        loops->at[l] = i % f->extent;
-        i /= f->extent;
-        for (int t = A; t <= C; t++)
-            loops->offset[t] += loops->at[l] * f->stride[t];
-    }
-}
-
-/* To the next index, the last factor fastest; false, and at the start again, after the last. */
-static bool step(struct loops *loops)
-{
-    for (int i = loops->n - 1; i >= 0; i--) {
-        const struct factor *f = loops->factor[i];
-        bool carry = ++loops->at[i] == f->extent;
-        int64_t by = carry ? 1 - f->extent : 1;
-        for (int t = A; t <= C; t++)
-            loops->offset[t] += by * f->stride[t];
-        if (!carry)
-            return true;
-        loops->at[i] = 0;
-    }
-    return false;
-}
+enum { A = MPP_OPERAND_A, B = MPP_OPERAND_B, C = MPP_RESULT };
 
 /* What a call of mpp_einsum works on. */
 struct operands {
@@ -309,51 +85,51 @@ struct operands {
 };
 
 /* Elements FROM .. TO - 1 of the outer loops without sgemm. */
-static void plain_part(struct loops outer, struct loops inner, int64_t from, int64_t to, const struct operands *o)
+static void plain_part(struct mpp_loops outer, struct mpp_loops inner, int64_t from, int64_t to, const struct operands *o)
 {
-    bool sums = count_of(&inner) > 0;
-    seek(&outer, from);
-    for (int64_t i = from; i < to; i++, (void)step(&outer)) {
+    bool sums = mpp_loops_count(&inner) > 0;
+    mpp_loops_seek(&outer, from);
+    for (int64_t i = from; i < to; i++, (void)mpp_loops_step(&outer)) {
         double sum = 0;
         const float *x = o->a + outer.offset[A], *y = o->b + outer.offset[B];
         if (sums)
             do
                 sum += (double)x[inner.offset[A]] * (double)y[inner.offset[B]];
-            while (step(&inner));
+            while (mpp_loops_step(&inner));
         float *z = o->c + outer.offset[C];
         *z = o->beta == 0.0f ? (float)sum : (float)((double)*z + sum);
     }
 }
 
 /* Products FROM .. TO - 1 of the outer loops, each on the threads of R. */
-static void sgemm_part(struct mpp_rank *r, const struct contraction *e, const struct choice *x, struct loops outer,
-                       struct loops inner, int64_t from, int64_t to, const struct operands *o)
+static void sgemm_part(struct mpp_rank *r, const struct mpp_contraction *e, const struct mpp_choice *x, struct mpp_loops outer,
+                       struct mpp_loops inner, int64_t from, int64_t to, const struct operands *o)
 {
-    int64_t m = extent_of(e, x->m), n = extent_of(e, x->n), k = extent_of(e, x->k);
-    seek(&outer, from);
-    for (int64_t i = from; i < to; i++, (void)step(&outer)) {
+    int64_t m = mpp_contraction_extent(e, x->m), n = mpp_contraction_extent(e, x->n), k = mpp_contraction_extent(e, x->k);
+    mpp_loops_seek(&outer, from);
+    for (int64_t i = from; i < to; i++, (void)mpp_loops_step(&outer)) {
         float keep = o->beta;
         do {
             const float *p = o->a + outer.offset[A] + inner.offset[A], *q = o->b + outer.offset[B] + inner.offset[B];
             mpp_gemm(r, x->a.trans, x->b.trans, m, n, k, x->swap ? q : p, x->a.ld, x->swap ? p : q, x->b.ld, keep,
                      o->c + outer.offset[C], x->c.ld);
             keep = 1.0f;
-        } while (step(&inner));
+        } while (mpp_loops_step(&inner));
     }
 }
 
 /* By sgemm, or, where X is NULL, without: no unit strides, nothing to sum, or products too small for a call each. */
-static void contract(struct mpp_rank *r, const struct contraction *e, const struct choice *x,
+static void contract(struct mpp_rank *r, const struct mpp_contraction *e, const struct mpp_choice *x,
                      const struct operands *o)
 {
-    struct loops outer = {0}, inner = {0};
+    struct mpp_loops outer = {0}, inner = {0};
     for (int i = 0; i < e->n_factors; i++)
         if (x == NULL || (i != x->m && i != x->n && i != x->k))
-            add_loop(e->factor[i].tensors == CLASS_K ? &inner : &outer, &e->factor[i]);
-    int64_t calls = count_of(&outer);
-    double each = (double)mpp_max_i64(1, count_of(&inner));
+            mpp_loops_add(e->factor[i].tensors == MPP_CLASS_K ? &inner : &outer, &e->factor[i]);
+    int64_t calls = mpp_loops_count(&outer);
+    double each = (double)mpp_max_i64(1, mpp_loops_count(&inner));
     if (x != NULL)
-        each *= (double)extent_of(e, x->m) * (double)extent_of(e, x->n) * (double)extent_of(e, x->k);
+        each *= (double)mpp_contraction_extent(e, x->m) * (double)mpp_contraction_extent(e, x->n) * (double)mpp_contraction_extent(e, x->k);
     if (calls == 0)
         return;
     if (x != NULL && (calls < r->n_threads || (double)calls * each < SHARED_GEMM)) {
@@ -376,17 +152,8 @@ static void contract(struct mpp_rank *r, const struct contraction *e, const stru
 void mpp_einsum(struct mpp_rank *r, const char *equation, const float *a, const int64_t *a_dims, const float *b,
                 const int64_t *b_dims, float beta, float *c, const int64_t *c_dims, const int64_t *valid)
 {
-    struct contraction e = read_equation(equation, a_dims, b_dims, c_dims, valid);
-    while (merge_once(&e))
-        ;
-    bool plain = false;
-    for (int i = 0; i < e.n_factors; i++)
-        if (e.factor[i].tensors == CLASS_K && e.factor[i].extent <= 0)
-            plain = true;
-    struct choice x;
-    if (!plain && choose(&e, &x))
-        plain = extent_of(&e, x.m) * extent_of(&e, x.n) * extent_of(&e, x.k) < SMALL_SGEMM;
-    else
-        plain = true;
-    contract(r, &e, plain ? NULL : &x, &(struct operands){.a = a, .b = b, .beta = beta, .c = c});
+    struct mpp_contraction e = mpp_contraction_read(equation, a_dims, b_dims, c_dims, valid);
+    struct mpp_choice x;
+    bool product = mpp_contraction_choose(&e, &x);
+    contract(r, &e, product ? &x : NULL, &(struct operands){.a = a, .b = b, .beta = beta, .c = c});
 }
