@@ -18,6 +18,15 @@ static long long offset_of(const struct mpp_emit *e, int buffer, int layer)
     return (long long)mpp_buffer_offset(e->prog, (struct mpp_bufref){buffer, layer});
 }
 
+/* The tensor that counts skipped steps, where gradients are scaled; -1. */
+static mpp_id skipped_steps(const struct mpp_graph *g)
+{
+    for (int i = 0; i < g->n_ops; i++)
+        if (g->ops[i].kind == MPP_OP_LOSS_SCALE)
+            return g->ops[i].in[3];
+    return -1;
+}
+
 /* " + slot * 512" where each micro-batch in flight has a place of its own in B, which owns its memory. */
 static const char *slot_words(struct mpp_emit *e, const struct mpp_buffer *b)
 {
@@ -228,8 +237,9 @@ static void add_stage(struct mpp_emit *e, struct mpp_text *out, int n_tensors, i
                  n_tensors ? "tensors" : "NULL", n_inputs, n_inputs ? "inputs" : "NULL");
     add_loss(e, out);
     mpp_text_add(out, "    .grad_norm_offset = %lld,\n", p->grad_norm < 0 ? -1LL : offset_of(e, p->grad_norm, -1));
-    if (e->g->loss_scale >= 0)
-        mpp_text_add(out, "    .loss_scale_offset = %lld,\n", offset_of(e, p->param_buffer[e->g->loss_scale], -1));
+    if (e->g->loss_scale >= 0 && skipped_steps(e->g) >= 0)
+        mpp_text_add(out, "    .loss_scale_offset = %lld,\n    .skipped_offset = %lld,\n", offset_of(e, p->param_buffer[e->g->loss_scale], -1),
+                     offset_of(e, p->param_buffer[skipped_steps(e->g)], -1));
     mpp_text_add(out, "    .plan_state_bytes = sizeof(struct plan_state),\n    .setup = setup,\n");
     if (p->section[MPP_PHASE_PROLOGUE].n_items > 0)
         mpp_text_add(out, "    .prologue = %s_prologue,\n", e->name);

@@ -203,7 +203,8 @@ struct mpp_stage {
                                             * computed here. One stage has the loss */
     int64_t loss_term_offset;              /* of the stage with the loss: this rank's term of it once the forward passes are done, */
     unsigned loss_axes;                    /* and the axes over which terms are summed; offset < 0: there is no such, nor --eval */
-    int64_t loss_scale_offset;             /* where program->scales_loss: the scale, alike in every stage */
+    int64_t loss_scale_offset;             /* where program->scales_loss: the scale, alike in every stage, */
+    int64_t skipped_offset;                /* and how many steps were skipped (f32) */
     void (*setup)(struct mpp_rank *r);     /* once for each slot of each chunk: fills r->plan, with r->chunk and r->slot set */
     size_t plan_state_bytes;               /* of one slot: r->plan points at so many zeroed bytes */
     void (*prologue)(struct mpp_rank *r);  /* per micro-batch, before the first forward of the step, in slot 0 of chunk 0;
@@ -284,6 +285,12 @@ void mpp_receive(struct mpp_rank *r, int transfer, void *x);
 /* *X, alike on all ranks of a stage, becomes its sum over the stages, added in their order: the same bits on every rank.
  * Called by all ranks of the job. */
 void mpp_sum_over_stages(struct mpp_rank *r, float *x);
+
+/* ---- bytes -------------------------------------------------------------------------------------- */
+
+/* In the arena, in order with the rank's work. DST and SRC overlap nowhere, or are the same. */
+void mpp_copy(struct mpp_rank *r, void *dst, const void *src, size_t bytes);
+void mpp_zero(struct mpp_rank *r, void *x, size_t bytes);
 
 /* ---- collectives ------------------------------------------------------------------------------ */
 
@@ -406,7 +413,8 @@ void mpp_clip_scale(struct mpp_rank *r, const float *square_sum, float *norm, fl
 /* Judges a step by SQUARE_SUM, of all gradients times the loss's *LOSS_SCALE. Finite: *norm and *grad_scale are what
  * mpp_clip_scale gives for the true gradients, the latter divided by the loss's scale, and *good counts one step more; where
  * DYNAMIC, EVERY good steps in a row double the scale (up to 2^24). Else *grad_scale is 0, which skips the step, *skipped
- * counts it, and a dynamic scale is halved (down to 1). r->skipped becomes *skipped. */
+ * counts it, and a dynamic scale is halved (down to 1). On the
+ * host r->skipped becomes *skipped at once, else after the step. */
 void mpp_loss_scale(struct mpp_rank *r, bool dynamic, int64_t every, const float *square_sum, float *norm, float *grad_scale,
                     float *loss_scale, float *good, float *skipped);
 

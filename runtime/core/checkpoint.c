@@ -10,9 +10,11 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "device.h"
 #include "init.h"
 #include "job.h"
 #include "safetensors.h"
+#include "space.h"
 #include "state.h"
 #include "tensors.h"
 #include "transport.h"
@@ -71,6 +73,23 @@ static struct mpp_st_entry *entries_of(const struct mpp_named *named, int n)
     return entries;
 }
 
+/* A run of a tensor, part by part: added to *SUM, and written to the file that holds the tensor from OFFSET on; FD -1: none. */
+static int take_run(struct mpp_rank *r, const struct mpp_named *named, const struct mpp_run *run, int fd, int64_t offset,
+                    uint64_t *sum)
+{
+    char part[4 * MPP_DEVICE_PART];
+    int rc = 0;
+    for (int64_t i = 0; rc == 0 && i < run->count; i += MPP_DEVICE_PART) {
+        int64_t n = mpp_min_i64(MPP_DEVICE_PART, run->count - i);
+        mpp_device_get(r, part, r->arena + named->offset + 4 * (run->local + i), (size_t)(4 * n));
+        *sum += mpp_state_sum(named->name, run->global + i, part, n);
+        if (fd >= 0)
+            rc = write_all(fd, part, 4 * n, offset + 4 * (run->global + i));
+        mpp_rank_moves(r);
+    }
+    return rc;
+}
+
 /* This rank's blocks, where it is their owner in the stage they are taken from; *SUM_OUT is theirs. */
 static int write_blocks(struct mpp_rank *r, const struct mpp_named *named, const struct mpp_st_entry *entries, int n,
                         const char *path, uint64_t *sum_out, struct mpp_error *error)
@@ -85,12 +104,8 @@ static int write_blocks(struct mpp_rank *r, const struct mpp_named *named, const
             continue;
         struct mpp_block block = mpp_block_of(r, named[i].tensor);
         struct mpp_run run = {0};
-        while (rc == 0 && block.owner && mpp_block_next(&block, &run)) {
-            const char *bytes = r->arena + named[i].offset + 4 * run.local;
-            *sum_out += mpp_state_sum(named[i].name, run.global, bytes, run.count);
-            rc = write_all(fd, bytes, 4 * run.count, entries[i].file_offset + 4 * run.global);
-            mpp_rank_moves(r);
-        }
+        while (rc == 0 && block.owner && mpp_block_next(&block, &run))
+            rc = take_run(r, &named[i], &run, fd, entries[i].file_offset, sum_out);
     }
     if (rc == 0)
         rc = fsync(fd);
@@ -425,7 +440,7 @@ static int sum_blocks(struct mpp_rank *r, enum mpp_tensor_kind kind, uint64_t *s
         struct mpp_block block = mpp_block_of(r, named[i].tensor);
         struct mpp_run run = {0};
         while (block.owner && mpp_block_next(&block, &run))
-            *sum_out += mpp_state_sum(named[i].name, run.global, r->arena + named[i].offset + 4 * run.local, run.count);
+            (void)take_run(r, &named[i], &run, -1, 0, sum_out);
     }
     mpp_named_free(named, n);
     return MPP_EXIT_OK;

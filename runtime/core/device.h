@@ -16,7 +16,7 @@
 #include "fail.h"
 #include "mpp_rt.h"
 
-enum { MPP_MAX_THREADS = 1024 };
+enum { MPP_MAX_THREADS = 1024, MPP_DEVICE_PART = 1 << 14 /* elements that code here puts or gets at a time */ };
 
 /* What `--threads N` is checked against and defaults to: can a device have several threads? how many does each of RANKS_HERE
  * ranks of this machine get (1 .. MPP_MAX_THREADS)? UNDER_MPI: they are processes, which the launcher may have bound. */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "evaluate.h"
 #include "feed.h"
 #include "job.h"
@@ -45,7 +46,7 @@ static int instances(const struct mpp_tensor *t)
     return t->count > 0 ? t->count : 1;
 }
 
-int mpp_keep_tensors(const struct mpp_rank *r, enum mpp_keep which, char **buffer_out, struct mpp_error *error)
+int mpp_keep_tensors(struct mpp_rank *r, enum mpp_keep which, char **buffer_out, struct mpp_error *error)
 {
     int64_t total = 0;
     for (int i = 0; i < r->stage->n_tensors; i++)
@@ -59,7 +60,7 @@ int mpp_keep_tensors(const struct mpp_rank *r, enum mpp_keep which, char **buffe
         const struct mpp_tensor *t = &r->stage->tensors[i];
         int64_t bytes = tensor_bytes(r, t);
         for (int k = 0; is_kept(r->stage, t, which) && k < instances(t); k++, at += bytes)
-            memcpy(at, r->arena + t->offset + k * t->stride, (size_t)bytes);
+            mpp_device_get(r, at, r->arena + t->offset + k * t->stride, (size_t)bytes);
     }
     return MPP_EXIT_OK;
 }
@@ -70,7 +71,7 @@ void mpp_keep_restore(struct mpp_rank *r, enum mpp_keep which, const char *buffe
         const struct mpp_tensor *t = &r->stage->tensors[i];
         int64_t bytes = tensor_bytes(r, t);
         for (int k = 0; is_kept(r->stage, t, which) && k < instances(t); k++, buffer += bytes)
-            memcpy(r->arena + t->offset + k * t->stride, buffer, (size_t)bytes);
+            mpp_device_put(r, r->arena + t->offset + k * t->stride, buffer, (size_t)bytes);
     }
 }
 
@@ -87,8 +88,9 @@ static double evaluate_batch(struct mpp_rank *r, int64_t index)
     mpp_feed_release(local_of(r)->feed);
     if (r->stage->loss_offset < 0)
         return 0;
-    memcpy(&loss, r->arena + r->stage->loss_term_offset, sizeof loss);
-    mpp_all_reduce(r, r->stage->loss_axes, &loss, 1, MPP_REDUCE_SUM);
+    mpp_device_get(r, &loss, r->arena + r->stage->loss_term_offset, sizeof loss);
+    if (mpp_mesh_group_size(r, r->stage->loss_axes) > 1)
+        r->transport->ops->all_reduce(r, r->stage->loss_axes, &loss, 1, false);
     return (double)loss;
 }
 

@@ -14,7 +14,7 @@
  * passes change. */
 enum mpp_keep { MPP_KEEP_ALL, MPP_KEEP_UNTRAINED };
 
-int mpp_keep_tensors(const struct mpp_rank *r, enum mpp_keep which, char **buffer_out, struct mpp_error *error) MPP_RT_CHECKED;
+int mpp_keep_tensors(struct mpp_rank *r, enum mpp_keep which, char **buffer_out, struct mpp_error *error) MPP_RT_CHECKED;
 void mpp_keep_restore(struct mpp_rank *r, enum mpp_keep which, const char *buffer);
 
 /* The same batches each time: the first of the data. Weights, state and what is reported of the last step stay as they are.

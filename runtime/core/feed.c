@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "feed.h"
 #include "tensors.h"
 
@@ -138,7 +139,7 @@ void mpp_feed_place(const struct mpp_feed *feed, struct mpp_rank *r, int micro_b
         const struct mpp_tensor *t = &stage->tensors[stage->inputs[i].tensor];
         bool placed = slotted ? t->slot_stride > 0 && stage->inputs[i].chunk == r->chunk : t->slot_stride == 0;
         if (placed)
-            memcpy(r->arena + t->offset + r->slot * t->slot_stride, at, (size_t)feed->input_bytes[i]);
+            mpp_device_put(r, r->arena + t->offset + r->slot * t->slot_stride, at, (size_t)feed->input_bytes[i]);
         at += feed->input_bytes[i];
     }
 }

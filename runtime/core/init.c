@@ -4,15 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "half.h"
 #include "init.h"
 #include "random.h"
 #include "safetensors.h"
 #include "space.h"
 #include "tensors.h"
+#include "transfers.h"
 #include "transport.h"
 
-enum { PART = 256 }; /* elements made at a time, where they are rounded after that */
+enum { PART = MPP_DEVICE_PART };
 
 void mpp_random_normal(uint32_t a, uint32_t b, float *x_out, float *y_out)
 {
@@ -54,32 +56,49 @@ static bool is_half(const struct mpp_tensor *t)
     return t->type == MPP_TYPE_BF16 || t->type == MPP_TYPE_F16;
 }
 
+static double constant_of(const struct mpp_tensor *t)
+{
+    return t->init == MPP_INIT_ONES ? 1.0 : t->init == MPP_INIT_CONSTANT ? t->init_a : 0.0;
+}
+
 /* COUNT elements from FIRST on, in f32. */
-static void fill(const struct mpp_tensor *t, uint64_t seed, uint64_t hash, int64_t first, int64_t count, double value,
-                 float *out)
+static void fill(const struct mpp_tensor *t, uint64_t seed, uint64_t hash, int64_t first, int64_t count, float *out)
 {
     if (t->init == MPP_INIT_NORMAL || t->init == MPP_INIT_UNIFORM)
         draw(t, seed, hash, first, count, out);
     else
         for (int64_t i = 0; i < count; i++)
-            out[i] = (float)value;
+            out[i] = (float)constant_of(t);
 }
 
-static void fill_run(const struct mpp_tensor *t, uint64_t seed, uint64_t hash, const struct mpp_run *run, void *local)
+/* COUNT elements, at most PART, to the place AT of the arena, as T stores them. */
+static void put_floats(struct mpp_rank *r, const struct mpp_tensor *t, char *at, const float *x, int64_t count)
 {
-    double value = t->init == MPP_INIT_ONES ? 1.0 : t->init == MPP_INIT_CONSTANT ? t->init_a : 0.0;
-    if (t->type == MPP_TYPE_I32) {
-        for (int64_t i = 0; i < run->count; i++)
-            ((int32_t *)local)[run->local + i] = (int32_t)value;
-        return;
+    if (is_half(t)) {
+        uint16_t bits[PART];
+        mpp_half_write(t->type, x, count, bits);
+        mpp_device_put(r, at, bits, (size_t)count * sizeof *bits);
+    } else {
+        mpp_device_put(r, at, x, (size_t)count * sizeof *x);
     }
-    if (!is_half(t))
-        fill(t, seed, hash, run->global, run->count, value, (float *)local + run->local);
-    for (int64_t i = 0; i < run->count && is_half(t); i += PART) {
-        float part[PART];
+}
+
+/* LOCAL: the tensor's place in the arena. */
+static void fill_run(struct mpp_rank *r, const struct mpp_tensor *t, uint64_t hash, const struct mpp_run *run, char *local)
+{
+    float part[PART];
+    int32_t whole[PART];
+    for (int64_t i = 0; t->type == MPP_TYPE_I32 && i < PART && i < run->count; i++)
+        whole[i] = (int32_t)constant_of(t);
+    local += run->local * mpp_type_bytes(t->type);
+    for (int64_t i = 0; i < run->count; i += PART, local += PART * mpp_type_bytes(t->type)) {
         int64_t n = mpp_min_i64(PART, run->count - i);
-        fill(t, seed, hash, run->global + i, n, value, part);
-        mpp_half_write(t->type, part, n, (uint16_t *)local + run->local + i);
+        if (t->type == MPP_TYPE_I32) {
+            mpp_device_put(r, local, whole, (size_t)n * sizeof *whole);
+            continue;
+        }
+        fill(t, r->seed, hash, run->global + i, n, part);
+        put_floats(r, t, local, part, n);
     }
 }
 
@@ -94,7 +113,7 @@ static int random_tensors(struct mpp_rank *r, enum mpp_tensor_kind kind, struct 
         struct mpp_block block = mpp_block_of(r, named[i].tensor);
         struct mpp_run run = {0};
         while (mpp_block_next(&block, &run))
-            fill_run(named[i].tensor, r->seed, name_hash(named[i].name), &run, r->arena + named[i].offset);
+            fill_run(r, named[i].tensor, name_hash(named[i].name), &run, r->arena + named[i].offset);
     }
     mpp_named_free(named, n);
     return MPP_EXIT_OK;
@@ -132,42 +151,45 @@ static int check_weight(const char *path, const struct mpp_named *named, const s
     return MPP_EXIT_OK;
 }
 
-/* Rounded parameters: their masters were checked. */
-static void load_half_run(const struct mpp_tensor *t, const struct mpp_weight *w, const struct mpp_run *run, uint16_t *local)
+static int refuse(const struct mpp_named *named, const struct mpp_weight *w, int64_t element, float x, struct mpp_error *error)
 {
-    for (int64_t i = 0; i < run->count; i += PART) {
-        float part[PART];
-        int64_t n = mpp_min_i64(PART, run->count - i);
-        (void)mpp_weight_read(w, run->global + i, n, part);
-        mpp_half_write(t->type, part, n, local + run->local + i);
-    }
+    return mpp_error_set(error, MPP_EXIT_INPUT, "%s: tensor \"%s\": element %lld is %s; weights are finite numbers of 32 bits",
+                         w->file, named->name, (long long)element, isnan(x) ? "NaN" : x > 0 ? "infinite" : "-infinite");
 }
 
-/* FINITE: other numbers are refused. */
-static int load_block(const struct mpp_rank *r, const struct mpp_named *named, const struct mpp_weight *w, bool finite,
+/* FINITE: other numbers are refused (of rounded parameters the masters were checked). */
+static int load_run(struct mpp_rank *r, const struct mpp_named *named, const struct mpp_weight *w, bool finite,
+                    const struct mpp_run *run, struct mpp_error *error)
+{
+    const struct mpp_tensor *t = named->tensor;
+    char *local = r->arena + named->offset + run->local * mpp_type_bytes(t->type);
+    for (int64_t i = 0; i < run->count; i += PART, local += PART * mpp_type_bytes(t->type)) {
+        int64_t n = mpp_min_i64(PART, run->count - i);
+        if (t->type == MPP_TYPE_I32) {
+            int32_t whole[PART];
+            (void)mpp_weight_read_i32(w, run->global + i, n, whole);
+            mpp_device_put(r, local, whole, (size_t)n * sizeof *whole);
+            continue;
+        }
+        float part[PART];
+        (void)mpp_weight_read(w, run->global + i, n, part);
+        for (int64_t k = 0; finite && !is_half(t) && k < n; k++)
+            if (!isfinite(part[k]))
+                return refuse(named, w, run->global + i + k, part[k], error);
+        put_floats(r, t, local, part, n);
+    }
+    return MPP_EXIT_OK;
+}
+
+static int load_block(struct mpp_rank *r, const struct mpp_named *named, const struct mpp_weight *w, bool finite,
                       struct mpp_error *error)
 {
     struct mpp_block block = mpp_block_of(r, named->tensor);
     struct mpp_run run = {0};
-    char *local = r->arena + named->offset;
-    while (mpp_block_next(&block, &run)) {
-        if (named->tensor->type == MPP_TYPE_I32) {
-            (void)mpp_weight_read_i32(w, run.global, run.count, (int32_t *)(void *)local + run.local);
-            continue;
-        }
-        if (is_half(named->tensor)) {
-            load_half_run(named->tensor, w, &run, (uint16_t *)(void *)local);
-            continue;
-        }
-        float *x = (float *)(void *)local + run.local;
-        (void)mpp_weight_read(w, run.global, run.count, x);
-        for (int64_t i = 0; finite && i < run.count; i++)
-            if (!isfinite(x[i]))
-                return mpp_error_set(error, MPP_EXIT_INPUT, "%s: tensor \"%s\": element %lld is %s; weights are finite "
-                                     "numbers of 32 bits", w->file, named->name, (long long)(run.global + i),
-                                     isnan(x[i]) ? "NaN" : x[i] > 0 ? "infinite" : "-infinite");
-    }
-    return MPP_EXIT_OK;
+    int code = MPP_EXIT_OK;
+    while (code == MPP_EXIT_OK && mpp_block_next(&block, &run))
+        code = load_run(r, named, w, finite, &run, error);
+    return code;
 }
 
 /* A list of at most three names. */

@@ -13,6 +13,7 @@
 #ifndef MPP_TRACE_H
 #define MPP_TRACE_H
 
+#include "device.h"
 #include "fail.h"
 #include "mpp_rt.h"
 #include "progress.h"
@@ -58,8 +59,10 @@ static inline double mpp_trace_begin(const struct mpp_rank *r)
 
 static inline void mpp_trace_end(struct mpp_rank *r, double begun_s, enum mpp_trace_kind kind, int a, int b, int64_t bytes)
 {
-    if (r->trace != NULL)
-        mpp_trace_add(r, &(struct mpp_trace_event){begun_s, mpp_clock_s(), bytes, kind, a, b, 0});
+    if (r->trace == NULL)
+        return;
+    mpp_device_synchronize(r); /* kernels end later than the calls that start them */
+    mpp_trace_add(r, &(struct mpp_trace_event){begun_s, mpp_clock_s(), bytes, kind, a, b, 0});
 }
 
 /* CPU seconds of the rank's own thread so far. */
@@ -72,8 +75,10 @@ static inline double mpp_trace_cpu(const struct mpp_rank *r)
 static inline void mpp_trace_end_pass(struct mpp_rank *r, double begun_s, double cpu_s, enum mpp_trace_kind kind, int chunk,
                                       int micro_batch)
 {
-    if (r->trace != NULL)
-        mpp_trace_add(r, &(struct mpp_trace_event){begun_s, mpp_clock_s(), 0, kind, chunk, micro_batch, mpp_thread_cpu_s() - cpu_s});
+    if (r->trace == NULL)
+        return;
+    mpp_device_synchronize(r);
+    mpp_trace_add(r, &(struct mpp_trace_event){begun_s, mpp_clock_s(), 0, kind, chunk, micro_batch, mpp_thread_cpu_s() - cpu_s});
 }
 
 /* All ranks call; nothing is written where no step was taken. Rank 0 prints the table too. The caller agrees on the code. */

@@ -16,6 +16,7 @@
 #include "passes.h"
 #include "progress.h"
 #include "signals.h"
+#include "space.h"
 #include "start.h"
 #include "state.h"
 #include "tensors.h"
@@ -44,10 +45,10 @@ double mpp_trainer_lr(const struct mpp_program *program, double peak, int64_t st
     return program->final_lr + 0.5 * (peak - program->final_lr) * (1 + cos(pi * done));
 }
 
-static double scalar_at(const struct mpp_rank *r, int64_t offset)
+static double scalar_at(struct mpp_rank *r, int64_t offset)
 {
     float x;
-    memcpy(&x, r->arena + offset, sizeof x);
+    mpp_device_get(r, &x, r->arena + offset, sizeof x);
     return (double)x;
 }
 
@@ -69,7 +70,7 @@ static void set_loss_scale(struct mpp_rank *r)
 {
     float scale = (float)local_of(r)->job->options->loss_scale;
     if (scale > 0.0f)
-        memcpy(r->arena + r->stage->loss_scale_offset, &scale, sizeof scale);
+        mpp_device_put(r, r->arena + r->stage->loss_scale_offset, &scale, sizeof scale);
 }
 
 static void make_parameters(struct mpp_rank *r)
@@ -175,6 +176,15 @@ static void set_step(struct mpp_rank *r, int64_t step)
     r->hyper.lr = mpp_trainer_lr(r->program, job->options->lr, job->options->steps, step);
 }
 
+static void divide_part(struct mpp_rank *r, char *at, int64_t n, double scale)
+{
+    float x[MPP_DEVICE_PART];
+    mpp_device_get(r, x, at, (size_t)n * sizeof *x);
+    for (int64_t j = 0; j < n; j++)
+        x[j] = (float)((double)x[j] / scale);
+    mpp_device_put(r, at, x, (size_t)n * sizeof *x);
+}
+
 /* Gradients were made of a loss times a scale. */
 static void divide_gradients(struct mpp_rank *r, double scale)
 {
@@ -182,9 +192,8 @@ static void divide_gradients(struct mpp_rank *r, double scale)
         const struct mpp_tensor *t = &r->stage->tensors[i];
         int64_t n = mpp_block_of(r, t).padded_count;
         for (int k = 0; t->kind == MPP_KIND_GRADIENT && k < (t->count > 0 ? t->count : 1); k++) {
-            float *x = (float *)(void *)(r->arena + t->offset + k * t->stride);
-            for (int64_t j = 0; j < n; j++)
-                x[j] = (float)((double)x[j] / scale);
+            for (int64_t from = 0; from < n; from += MPP_DEVICE_PART)
+                divide_part(r, r->arena + t->offset + k * t->stride + 4 * from, mpp_min_i64(MPP_DEVICE_PART, n - from), scale);
         }
     }
 }
@@ -245,6 +254,9 @@ static double reported(struct mpp_rank *r, int64_t (*where)(const struct mpp_sta
 static struct mpp_step_report report_of(struct mpp_rank *r, double begun_s, double loss_scale)
 {
     const struct mpp_program *p = r->program;
+    if (p->scales_loss)
+        r->skipped = (int64_t)scalar_at(r, r->stage->skipped_offset);
+    mpp_device_synchronize(r);
     double loss = reported(r, loss_in), grad_norm = reported(r, grad_norm_in), step_s = mpp_clock_s() - begun_s;
     return (struct mpp_step_report){
         .step = r->step,
@@ -340,9 +352,9 @@ static void train(struct mpp_rank *r)
             begun_s = mpp_clock_s();
         }
         set_step(r, step);
+        double loss_scale = r->program->scales_loss ? scalar_at(r, r->stage->loss_scale_offset) : 0;
         mpp_passes_run(r);
         mpp_feed_release(local_of(r)->feed);
-        double loss_scale = r->program->scales_loss ? scalar_at(r, r->stage->loss_scale_offset) : 0;
         double update_s = mpp_trace_begin(r);
         r->stage->update(r);
         mpp_trace_end(r, update_s, MPP_TRACE_UPDATE, 0, 0, 0);

@@ -58,6 +58,20 @@ void mpp_device_get(struct mpp_rank *r, void *to, const void *from_device, size_
     memcpy(to, from_device, bytes);
 }
 
+void mpp_copy(struct mpp_rank *r, void *dst, const void *src, size_t bytes)
+{
+    (void)r;
+    if (dst != src && bytes > 0)
+        memcpy(dst, src, bytes);
+}
+
+void mpp_zero(struct mpp_rank *r, void *x, size_t bytes)
+{
+    (void)r;
+    if (bytes > 0)
+        memset(x, 0, bytes);
+}
+
 void mpp_device_synchronize(struct mpp_rank *r)
 {
     (void)r;
