@@ -42,7 +42,7 @@ struct mpp_step_factors {
 
 struct mpp_device {
     int ordinal;                          /* of the GPU */
-    char name[128];
+    char name[256];
     cudaStream_t compute, communication;
     cudaEvent_t computed, communicated;   /* what the other stream waits for */
     int n_begun;                          /* sums on the communication stream since the last mpp_wait */
@@ -64,6 +64,9 @@ static inline cudaStream_t mpp_stream(const struct mpp_rank *r)
     return r->device != NULL ? r->device->compute : (cudaStream_t)0;
 }
 
+/* The rank works (core/mesh.c): called where a contraction, an attention or a collective begins. */
+void mpp_rank_moves(struct mpp_rank *r);
+
 /* A failed call ends the job: "rank R, GPU G: CALL: text of CODE". */
 void mpp_cuda_check(const struct mpp_rank *r, cudaError_t code, const char *call);
 void mpp_blas_check(const struct mpp_rank *r, cublasStatus_t code, const char *call);
@@ -77,6 +80,21 @@ void *mpp_cuda_scratch(struct mpp_rank *r, enum mpp_scratch kind, size_t bytes);
 
 /* y [cols] = (add ? y : 0) + the sums over the parts of mpp_column_parts(rows, cols) (launch.cuh). */
 void mpp_columns_finish(struct mpp_rank *r, int64_t rows, int64_t cols, const double *parts, bool add, float *y);
+
+/* cuBLASLt's own memory. */
+#define MPP_BLAS_WORKSPACE_BYTES ((int64_t)32 << 20)
+
+/* gemm.c; NULL: out of memory; freed by free(). */
+struct mpp_products *mpp_products_new(void);
+
+/* GPU ORDINAL with all but an arena and communicators: r->device. What was made is mpp_device_detach's, after a failure too. */
+struct mpp_error;
+int mpp_device_attach(struct mpp_rank *r, int ordinal, struct mpp_error *error);
+void mpp_device_detach(struct mpp_rank *r);
+
+/* collectives.c, transfers.c: end the rank's communicators; nothing where there are none. */
+void mpp_groups_free(struct mpp_rank *r);
+void mpp_channels_free(struct mpp_rank *r);
 
 /* The communicator of the rank's group of MASK; all of its members call. NULL: a group of one. */
 ncclComm_t mpp_cuda_group(struct mpp_rank *r, unsigned mask);

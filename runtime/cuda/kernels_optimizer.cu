@@ -46,7 +46,7 @@ void mpp_square_sum(struct mpp_rank *r, const struct mpp_space *space, const flo
     }
     const struct mpp_valid_rows rows = mpp_valid_rows_of(&outer);
     int64_t blocks = (rows.n * run + MPP_BLOCK * SUM_EACH - 1) / (MPP_BLOCK * SUM_EACH);
-    blocks = blocks < 1 ? 1 : blocks < MOST_SUM_BLOCKS ? blocks : MOST_SUM_BLOCKS;
+    blocks = blocks < 1 ? 1 : blocks < (int64_t)MOST_SUM_BLOCKS ? blocks : (int64_t)MOST_SUM_BLOCKS;
     double *parts = (double *)mpp_cuda_scratch(r, MPP_SCRATCH_SUMS, (size_t)blocks * sizeof *parts);
     MPP_LAUNCH(r, square_parts_kernel, (unsigned)blocks, MPP_BLOCK, MPP_ROW_SHARED, rows, stride, run, x, parts);
     MPP_LAUNCH(r, add_parts_kernel, 1, MPP_BLOCK, MPP_ROW_SHARED, blocks, parts, sum);

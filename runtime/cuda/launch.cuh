@@ -48,7 +48,7 @@ enum {
 #ifdef MPP_CUDA_SHIM
 #define MPP_LAUNCH_ON(r, stream, kernel, grid, block, shared_bytes, ...)                                              \
     do {                                                                                                              \
-        (void)(stream);                                                                                               \
+        (void)(r), (void)(stream);                                                                                    \
         mpp_shim_launch(#kernel, dim3(grid), dim3(block), shared_bytes, [&]() { (kernel)(__VA_ARGS__); });            \
     } while (0)
 #define MPP_SHARED(type, name) type *name = (type *)mpp_shim_shared()
@@ -76,7 +76,7 @@ enum {
 static inline unsigned mpp_grid(int64_t n, int64_t per_block)
 {
     int64_t blocks = (n + per_block - 1) / per_block;
-    return (unsigned)(blocks < MPP_MAX_BLOCKS ? blocks : MPP_MAX_BLOCKS);
+    return (unsigned)(blocks < (int64_t)MPP_MAX_BLOCKS ? blocks : (int64_t)MPP_MAX_BLOCKS);
 }
 
 /* ---- memory --------------------------------------------------------------------------------------- */

@@ -257,3 +257,12 @@ cudaError_t cudaMemsetAsync(void *x, int value, size_t bytes, cudaStream_t)
         memset(x, value, bytes);
     return cudaSuccess;
 }
+
+cudaError_t cudaMemset2DAsync(void *x, size_t pitch, int value, size_t width, size_t height, cudaStream_t)
+{
+    if (width > pitch)
+        return result(cudaErrorInvalidValue);
+    for (size_t i = 0; i < height && width > 0; i++)
+        memset((char *)x + i * pitch, value, width);
+    return cudaSuccess;
+}

@@ -70,6 +70,7 @@ cudaError_t cudaFree(void *x);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
                               enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemset2DAsync(void *x, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *x, int value, size_t bytes, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,0 +1,460 @@
+/* collectives.c - the collectives of mpp_rt.h by NCCL, one communicator for each group of ranks.
+ *
+ * NCCL moves equal, contiguous parts. A cut that is not one (inner dimensions, last blocks that are short) is packed into parts of
+ * equal size first, or unpacked afterwards, by a kernel on the same stream. Sums that go on beside the rank's work are on the
+ * communication stream, which waits for what the compute stream has done so far; mpp_wait makes the compute stream wait for it. */
+#include <assert.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "core/trace.h"
+#include "core/transport.h"
+#include "cuda/cuda_internal.h"
+#include "cuda/kernels_copy.h"
+
+/* ---- communicators ------------------------------------------------------------------------------------------- */
+
+void mpp_nccl_check(const struct mpp_rank *r, unsigned mask, ncclResult_t code, const char *call)
+{
+    if (code == ncclSuccess)
+        return;
+    const char *more = ncclGetLastError(NULL);
+    mpp_fail((struct mpp_rank *)(uintptr_t)r, MPP_EXIT_SYSTEM, "rank %d, GPU %d, member %d of %d of group %u: %s: %s%s%s", r->rank,
+             r->device->ordinal, mpp_mesh_group_index(r, mask), mpp_mesh_group_size(r, mask), mask, call, ncclGetErrorString(code),
+             more != NULL && more[0] != '\0' ? ": " : "", more != NULL ? more : "");
+}
+
+/* The first member's id reaches the others as a sum of floats, one for each byte: the others add zeros. */
+static ncclUniqueId agree_on_id(struct mpp_rank *r, unsigned mask)
+{
+    ncclUniqueId id;
+    float bytes[NCCL_UNIQUE_ID_BYTES] = {0};
+    memset(&id, 0, sizeof id);
+    if (mpp_mesh_group_index(r, mask) == 0) {
+        MPP_NCCL_CHECK(r, mask, ncclGetUniqueId(&id));
+        for (int i = 0; i < NCCL_UNIQUE_ID_BYTES; i++)
+            bytes[i] = (float)(unsigned char)id.internal[i];
+    }
+    r->transport->ops->all_reduce(r, mask, bytes, NCCL_UNIQUE_ID_BYTES, false);
+    for (int i = 0; i < NCCL_UNIQUE_ID_BYTES; i++)
+        id.internal[i] = (char)(unsigned char)bytes[i];
+    return id;
+}
+
+ncclComm_t mpp_cuda_group(struct mpp_rank *r, unsigned mask)
+{
+    if (mpp_mesh_group_size(r, mask) == 1)
+        return NULL;
+    assert(mask < 2 * MPP_WORLD);
+    ncclComm_t *comm = &r->device->group[mask];
+    if (*comm == NULL) {
+        ncclUniqueId id = agree_on_id(r, mask);
+        MPP_NCCL_CHECK(r, mask, ncclCommInitRank(comm, mpp_mesh_group_size(r, mask), id, mpp_mesh_group_index(r, mask)));
+    }
+    return *comm;
+}
+
+void mpp_groups_free(struct mpp_rank *r)
+{
+    for (unsigned mask = 0; mask < 2 * MPP_WORLD; mask++)
+        if (r->device->group[mask] != NULL)
+            (void)ncclCommAbort(r->device->group[mask]); /* its work has ended, or never will */
+    memset(r->device->group, 0, sizeof r->device->group);
+}
+
+/* ---- cuts ------------------------------------------------------------------------------------------------------ */
+
+/* [outer, extent, inner] in parts of [outer, block, inner], one for each member. */
+struct cut {
+    int64_t outer, extent, inner, block, bytes;
+    int n;        /* members */
+    bool even;    /* the parts lie side by side as they are: outer is 1 and no block is short */
+};
+
+static struct cut cut_of(const struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, int64_t bytes)
+{
+    int64_t offset, valid;
+    struct cut c = {.outer = outer, .extent = extent, .inner = inner, .bytes = bytes, .n = mpp_mesh_group_size(r, mask)};
+    c.block = mpp_mesh_block(r, mask, 0, extent, &offset, &valid);
+    c.even = outer == 1 && c.block * c.n == extent;
+    return c;
+}
+
+static int64_t part_elements(const struct cut *c)
+{
+    return c->outer * c->block * c->inner;
+}
+
+/* Between the whole array and the parts, which lie one after the other at PARTS. */
+static void move_parts(struct mpp_rank *r, cudaStream_t stream, unsigned mask, const struct cut *c, bool to_parts, void *whole,
+                       void *parts)
+{
+    for (int i = 0; i < c->n; i++) {
+        int64_t offset, valid;
+        (void)mpp_mesh_block(r, mask, i, c->extent, &offset, &valid);
+        char *at = (char *)whole + c->bytes * offset * c->inner, *part = (char *)parts + c->bytes * i * part_elements(c);
+        int64_t wide = c->extent * c->inner, narrow = c->block * c->inner;
+        struct mpp_box box = {.n_dims = 1, .n = {c->outer}, .src_stride = {to_parts ? wide : narrow},
+                              .dst_stride = {to_parts ? narrow : wide}, .run = valid * c->inner, .bytes = c->bytes};
+        if (valid > 0)
+            mpp_cuda_copy_box(r, stream, &box, to_parts ? at : part, to_parts ? part : at);
+    }
+}
+
+static void copy(struct mpp_rank *r, void *dst, const void *src, int64_t bytes)
+{
+    mpp_copy(r, dst, src, (size_t)bytes);
+}
+
+/* ---- sums ------------------------------------------------------------------------------------------------------- */
+
+void mpp_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, enum mpp_reduce op)
+{
+    if (mpp_mesh_group_size(r, mask) == 1 || count <= 0)
+        return;
+    double begun_s = mpp_trace_begin(r);
+    ncclComm_t comm = mpp_cuda_group(r, mask);
+    mpp_rank_moves(r);
+    MPP_NCCL_CHECK(r, mask, ncclAllReduce(x, x, (size_t)count, ncclFloat32, op == MPP_REDUCE_MAX ? ncclMax : ncclSum, comm,
+                                          r->device->compute));
+    mpp_trace_end(r, begun_s, MPP_TRACE_ALL_REDUCE, (int)mask, 0, 4 * count);
+}
+
+/* Sums SRC, whose parts may be packed, into DST on STREAM. */
+static void scatter_sums(struct mpp_rank *r, cudaStream_t stream, enum mpp_scratch kind, unsigned mask, const struct cut *c,
+                         const float *src, float *dst)
+{
+    const float *parts = src;
+    ncclComm_t comm = mpp_cuda_group(r, mask);
+    mpp_rank_moves(r);
+    if (!c->even) {
+        size_t bytes = (size_t)(c->n * part_elements(c)) * sizeof(float);
+        float *packed = mpp_cuda_scratch(r, kind, bytes);
+        MPP_CUDA_CHECK(r, cudaMemsetAsync(packed, 0, bytes, stream)); /* short blocks */
+        move_parts(r, stream, mask, c, true, (void *)(uintptr_t)src, packed);
+        parts = packed;
+    }
+    MPP_NCCL_CHECK(r, mask, ncclReduceScatter(parts, dst, (size_t)part_elements(c), ncclFloat32, ncclSum, comm, stream));
+}
+
+void mpp_reduce_scatter(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const float *src, float *dst)
+{
+    struct cut c = cut_of(r, mask, outer, extent, inner, 4);
+    if (c.n == 1) {
+        copy(r, dst, src, 4 * outer * extent * inner);
+        return;
+    }
+    double begun_s = mpp_trace_begin(r);
+    scatter_sums(r, r->device->compute, MPP_SCRATCH_PACK, mask, &c, src, dst);
+    mpp_trace_end(r, begun_s, MPP_TRACE_REDUCE_SCATTER, (int)mask, 0, 4 * outer * extent * inner);
+}
+
+/* ---- beside the rank's work ----------------------------------------------------------------------------------------- */
+
+/* The communication stream goes on once the compute stream has done what it was given. */
+static cudaStream_t go_beside(struct mpp_rank *r)
+{
+    struct mpp_device *d = r->device;
+    MPP_CUDA_CHECK(r, cudaEventRecord(d->computed, d->compute));
+    MPP_CUDA_CHECK(r, cudaStreamWaitEvent(d->communication, d->computed, 0));
+    d->n_begun++;
+    return d->communication;
+}
+
+void mpp_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t count)
+{
+    if (mpp_mesh_group_size(r, mask) == 1 || count <= 0)
+        return;
+    ncclComm_t comm = mpp_cuda_group(r, mask);
+    mpp_rank_moves(r);
+    MPP_NCCL_CHECK(r, mask, ncclAllReduce(x, x, (size_t)count, ncclFloat32, ncclSum, comm, go_beside(r)));
+}
+
+void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, float *src, float *dst)
+{
+    struct cut c = cut_of(r, mask, outer, extent, inner, 4);
+    if (c.n == 1)
+        copy(r, dst, src, 4 * outer * extent * inner);
+    else
+        scatter_sums(r, go_beside(r), MPP_SCRATCH_BESIDE, mask, &c, src, dst);
+}
+
+void mpp_wait(struct mpp_rank *r)
+{
+    struct mpp_device *d = r->device;
+    if (d == NULL || d->n_begun == 0)
+        return;
+    double begun_s = mpp_trace_begin(r);
+    MPP_CUDA_CHECK(r, cudaEventRecord(d->communicated, d->communication));
+    MPP_CUDA_CHECK(r, cudaStreamWaitEvent(d->compute, d->communicated, 0));
+    d->n_begun = 0;
+    mpp_trace_end(r, begun_s, MPP_TRACE_SUMS, 0, 0, 0);
+}
+
+/* ---- gathers and slices ------------------------------------------------------------------------------------------------ */
+
+static void gather(struct mpp_rank *r, int64_t bytes, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src,
+                   void *dst)
+{
+    struct cut c = cut_of(r, mask, outer, extent, inner, bytes);
+    if (c.n == 1) {
+        copy(r, dst, src, bytes * outer * extent * inner);
+        return;
+    }
+    double begun_s = mpp_trace_begin(r);
+    ncclComm_t comm = mpp_cuda_group(r, mask);
+    mpp_rank_moves(r);
+    void *parts = c.even ? dst : mpp_cuda_scratch(r, MPP_SCRATCH_UNPACK, (size_t)(c.n * part_elements(&c) * bytes));
+    MPP_NCCL_CHECK(r, mask, ncclAllGather(src, parts, (size_t)(part_elements(&c) * bytes), ncclInt8, comm, r->device->compute));
+    if (!c.even)
+        move_parts(r, r->device->compute, mask, &c, false, dst, parts);
+    mpp_trace_end(r, begun_s, MPP_TRACE_ALL_GATHER, (int)mask, 0, bytes * outer * extent * inner);
+}
+
+void mpp_all_gather(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src, void *dst)
+{
+    gather(r, 4, mask, outer, extent, inner, src, dst);
+}
+
+void mpp_all_gather_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src, void *dst)
+{
+    gather(r, 2, mask, outer, extent, inner, src, dst);
+}
+
+/* dst may lie in src. */
+static void slice(struct mpp_rank *r, int64_t bytes, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src,
+                  void *dst)
+{
+    int64_t offset, valid;
+    int64_t block = mpp_mesh_block(r, mask, mpp_mesh_group_index(r, mask), extent, &offset, &valid);
+    if (block == extent) {
+        copy(r, dst, src, bytes * outer * extent * inner);
+        return;
+    }
+    struct mpp_box box = {.n_dims = 1, .n = {outer}, .src_stride = {extent * inner}, .dst_stride = {block * inner},
+                          .run = valid * inner, .bytes = bytes};
+    const char *from = (const char *)src + bytes * offset * inner;
+    int64_t dst_bytes = bytes * outer * block * inner;
+    bool apart = (uintptr_t)dst + (uintptr_t)dst_bytes <= (uintptr_t)src ||
+                 (uintptr_t)src + (uintptr_t)(bytes * outer * extent * inner) <= (uintptr_t)dst;
+    if (valid == 0 || outer == 0)
+        return;
+    if (apart) {
+        mpp_cuda_copy_box(r, mpp_stream(r), &box, from, dst);
+        return;
+    }
+    void *aside = mpp_cuda_scratch(r, MPP_SCRATCH_PACK, (size_t)dst_bytes);
+    box.dst_stride[0] = valid * inner;
+    mpp_cuda_copy_box(r, mpp_stream(r), &box, from, aside);
+    box.src_stride[0] = valid * inner;
+    box.dst_stride[0] = block * inner;
+    mpp_cuda_copy_box(r, mpp_stream(r), &box, aside, dst);
+}
+
+void mpp_slice(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src, void *dst)
+{
+    slice(r, 4, mask, outer, extent, inner, src, dst);
+}
+
+void mpp_slice_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src, void *dst)
+{
+    slice(r, 2, mask, outer, extent, inner, src, dst);
+}
+
+/* ---- exchanges ----------------------------------------------------------------------------------------------------------- */
+
+static struct mpp_box box_of(const struct mpp_piece *p)
+{
+    struct mpp_box box = {.n_dims = 3, .run = p->run, .bytes = p->bytes};
+    for (int d = 0; d < 3; d++) {
+        box.n[d] = p->n[d];
+        box.src_stride[d] = p->src_stride[d];
+        box.dst_stride[d] = p->dst_stride[d];
+    }
+    return box;
+}
+
+static void dense(const struct mpp_box *box, int64_t *stride)
+{
+    int64_t n = box->run;
+    for (int d = box->n_dims - 1; d >= 0; d--) {
+        stride[d] = n;
+        n *= box->n[d];
+    }
+}
+
+static int64_t elements(const struct mpp_piece *p)
+{
+    return p->n[0] * p->n[1] * p->n[2] * p->run;
+}
+
+/* Each member's piece is packed, exchanged and unpacked. ROOM: elements of the largest piece. */
+static void exchange_pieces(struct mpp_rank *r, unsigned mask, const struct mpp_exchange *x, int64_t room, const char *src, char *dst)
+{
+    int n = mpp_mesh_group_size(r, mask), own = mpp_mesh_group_index(r, mask);
+    int64_t from, to, bytes = x->bytes;
+    struct mpp_piece p;
+    cudaStream_t stream = r->device->compute;
+    ncclComm_t comm = mpp_cuda_group(r, mask);
+    char *out = mpp_cuda_scratch(r, MPP_SCRATCH_PACK, (size_t)(n * room * bytes));
+    char *in = mpp_cuda_scratch(r, MPP_SCRATCH_UNPACK, (size_t)(n * room * bytes));
+    for (int i = 0; i < n; i++)
+        if (mpp_exchange_piece(r, mask, x, own, i, &from, &to, &p)) {
+            struct mpp_box box = box_of(&p);
+            dense(&box, box.dst_stride);
+            mpp_cuda_copy_box(r, stream, &box, src + bytes * from, out + bytes * i * room);
+        }
+    MPP_NCCL_CHECK(r, mask, ncclGroupStart());
+    for (int i = 0; i < n; i++) {
+        if (mpp_exchange_piece(r, mask, x, own, i, &from, &to, &p))
+            MPP_NCCL_CHECK(r, mask, ncclSend(out + bytes * i * room, (size_t)(elements(&p) * bytes), ncclInt8, i, comm, stream));
+        if (mpp_exchange_piece(r, mask, x, i, own, &from, &to, &p))
+            MPP_NCCL_CHECK(r, mask, ncclRecv(in + bytes * i * room, (size_t)(elements(&p) * bytes), ncclInt8, i, comm, stream));
+    }
+    MPP_NCCL_CHECK(r, mask, ncclGroupEnd());
+    for (int i = 0; i < n; i++)
+        if (mpp_exchange_piece(r, mask, x, i, own, &from, &to, &p)) {
+            struct mpp_box box = box_of(&p);
+            dense(&box, box.src_stride);
+            mpp_cuda_copy_box(r, stream, &box, in + bytes * i * room, dst + bytes * to);
+        }
+}
+
+static void exchange(struct mpp_rank *r, int64_t bytes, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
+                     int64_t gather_extent, int split_dim, const void *src, void *dst)
+{
+    assert(gather_dim != split_dim);
+    int first = gather_dim < split_dim ? gather_dim : split_dim;
+    int second = gather_dim < split_dim ? split_dim : gather_dim;
+    struct mpp_exchange x = {.d0 = 1, .d2 = 1, .d4 = 1, .gather_first = gather_dim < split_dim, .bytes = bytes};
+    int64_t count = 1, offset, valid;
+    for (int d = 0; d < n_dims; d++) {
+        count *= src_dims[d];
+        if (d < first)
+            x.d0 *= src_dims[d];
+        else if (d > first && d < second)
+            x.d2 *= src_dims[d];
+        else if (d > second)
+            x.d4 *= src_dims[d];
+    }
+    if (mpp_mesh_group_size(r, mask) == 1) {
+        copy(r, dst, src, bytes * count);
+        return;
+    }
+    x.gather_extent = gather_extent;
+    x.gather_block = mpp_mesh_block(r, mask, 0, gather_extent, &offset, &valid);
+    x.split_extent = src_dims[split_dim];
+    x.split_block = mpp_mesh_block(r, mask, 0, x.split_extent, &offset, &valid);
+    assert(x.gather_block == src_dims[gather_dim]);
+    double begun_s = mpp_trace_begin(r);
+    mpp_rank_moves(r);
+    exchange_pieces(r, mask, &x, x.d0 * x.gather_block * x.d2 * x.split_block * x.d4, src, dst);
+    mpp_trace_end(r, begun_s, MPP_TRACE_ALL_TO_ALL, (int)mask, 0, bytes * count);
+}
+
+void mpp_all_to_all(struct mpp_rank *r, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim, int64_t gather_extent,
+                    int split_dim, const void *src, void *dst)
+{
+    exchange(r, 4, mask, n_dims, src_dims, gather_dim, gather_extent, split_dim, src, dst);
+}
+
+void mpp_all_to_all_half(struct mpp_rank *r, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
+                         int64_t gather_extent, int split_dim, const void *src, void *dst)
+{
+    exchange(r, 2, mask, n_dims, src_dims, gather_dim, gather_extent, split_dim, src, dst);
+}
+
+static void to_partial(struct mpp_rank *r, unsigned mask, const void *src, void *dst, int64_t bytes)
+{
+    if (mpp_mesh_group_index(r, mask) == 0)
+        copy(r, dst, src, bytes);
+    else
+        mpp_zero(r, dst, (size_t)bytes);
+}
+
+void mpp_to_partial(struct mpp_rank *r, unsigned mask, const float *src, float *dst, int64_t count)
+{
+    to_partial(r, mask, src, dst, 4 * count);
+}
+
+void mpp_to_partial_half(struct mpp_rank *r, unsigned mask, const void *src, void *dst, int64_t count)
+{
+    to_partial(r, mask, src, dst, 2 * count);
+}
+
+/* ---- sums of 16-bit floats: formed in f32, a part at a time ------------------------------------------------------------------ */
+
+enum { PART = 1 << 24 }; /* floats */
+
+void mpp_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, void *x, int64_t count)
+{
+    if (mpp_mesh_group_size(r, mask) == 1 || count <= 0)
+        return;
+    double begun_s = mpp_trace_begin(r);
+    cudaStream_t stream = r->device->compute;
+    ncclComm_t comm = mpp_cuda_group(r, mask);
+    float *wide = mpp_cuda_scratch(r, MPP_SCRATCH_PACK, (size_t)(count < PART ? count : PART) * sizeof *wide);
+    mpp_rank_moves(r);
+    for (int64_t i = 0; i < count; i += PART) {
+        int64_t n = count - i < PART ? count - i : PART;
+        mpp_cuda_widen(r, stream, type, n, (const uint16_t *)x + i, wide);
+        MPP_NCCL_CHECK(r, mask, ncclAllReduce(wide, wide, (size_t)n, ncclFloat32, ncclSum, comm, stream));
+        mpp_cuda_round(r, stream, type, n, wide, (uint16_t *)x + i);
+    }
+    mpp_trace_end(r, begun_s, MPP_TRACE_ALL_REDUCE, (int)mask, 0, 2 * count);
+}
+
+void mpp_reduce_scatter_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, int64_t outer, int64_t extent, int64_t inner,
+                             const void *src, void *dst)
+{
+    struct cut c = cut_of(r, mask, outer, extent, inner, 4);
+    int64_t count = outer * extent * inner;
+    if (c.n == 1) {
+        copy(r, dst, src, 2 * count);
+        return;
+    }
+    double begun_s = mpp_trace_begin(r);
+    cudaStream_t stream = r->device->compute;
+    float *wide = mpp_cuda_scratch(r, MPP_SCRATCH_UNPACK, (size_t)(count + part_elements(&c)) * sizeof *wide);
+    mpp_cuda_widen(r, stream, type, count, src, wide);
+    scatter_sums(r, stream, MPP_SCRATCH_PACK, mask, &c, wide, wide + count);
+    mpp_cuda_round(r, stream, type, part_elements(&c), wide + count, dst);
+    mpp_trace_end(r, begun_s, MPP_TRACE_REDUCE_SCATTER, (int)mask, 0, 2 * count);
+}
+
+/* ---- what the plan's workspace has to hold: nothing, where scratch memory is the device's own ---------------------------------- */
+
+int64_t mpp_all_reduce_half_workspace(int64_t count)
+{
+    (void)count;
+    return 0;
+}
+
+int64_t mpp_reduce_scatter_half_workspace(int64_t outer, int64_t extent, int64_t inner)
+{
+    (void)outer;
+    (void)extent;
+    (void)inner;
+    return 0;
+}
+
+int64_t mpp_all_gather_workspace(int64_t outer, int64_t extent, int64_t inner)
+{
+    (void)outer;
+    (void)extent;
+    (void)inner;
+    return 0;
+}
+
+int64_t mpp_reduce_scatter_workspace(int64_t outer, int64_t extent, int64_t inner)
+{
+    return mpp_all_gather_workspace(outer, extent, inner);
+}
+
+int64_t mpp_all_to_all_workspace(int n_dims, const int64_t *src_dims, int split_dim)
+{
+    (void)n_dims;
+    (void)src_dims;
+    (void)split_dim;
+    return 0;
+}

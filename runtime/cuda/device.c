@@ -1,0 +1,290 @@
+/* device.c - a GPU for a rank: its arena, streams and handles; copies; what failed calls say. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device.h"
+#include "core/job.h"
+#include "core/options.h"
+#include "core/progress.h"
+#include "core/transport.h"
+#include "cuda/cuda_internal.h"
+
+/* ---- failures -------------------------------------------------------------------------------------------- */
+
+static int gpu_of(const struct mpp_rank *r)
+{
+    return r->device != NULL ? r->device->ordinal : 0;
+}
+
+void mpp_cuda_check(const struct mpp_rank *r, cudaError_t code, const char *call)
+{
+    if (code != cudaSuccess)
+        mpp_fail((struct mpp_rank *)(uintptr_t)r, MPP_EXIT_SYSTEM, "rank %d, GPU %d: %s: %s (%s)", r->rank, gpu_of(r), call,
+                 cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+void mpp_blas_check(const struct mpp_rank *r, cublasStatus_t code, const char *call)
+{
+    if (code != CUBLAS_STATUS_SUCCESS)
+        mpp_fail((struct mpp_rank *)(uintptr_t)r, MPP_EXIT_SYSTEM, "rank %d, GPU %d: %s: %s", r->rank, gpu_of(r), call,
+                 cublasLtGetStatusString(code));
+}
+
+/* ---- the process ------------------------------------------------------------------------------------------- */
+
+bool mpp_device_has_threads(void)
+{
+    return false;
+}
+
+int mpp_device_threads(int ranks_here, bool under_mpi)
+{
+    (void)ranks_here;
+    (void)under_mpi;
+    return 1;
+}
+
+void mpp_device_prepare(void)
+{
+}
+
+/* Is there a driver that this toolkit's code runs with? A machine without one fails every call alike, with a text that tells of
+ * an old driver; only the driver's version tells the two apart. */
+static int check_driver(const struct mpp_rank *r, struct mpp_error *error)
+{
+    int driver = 0, runtime = 0;
+    cudaError_t code = cudaDriverGetVersion(&driver);
+    if (code != cudaSuccess || driver == 0)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: no NVIDIA driver is installed on this machine (a trainer of "
+                             "`make BACKEND=host` needs none)", r->rank);
+    code = cudaRuntimeGetVersion(&runtime);
+    if (code != cudaSuccess || driver / 1000 < runtime / 1000)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: the NVIDIA driver supports CUDA %d.%d, and this trainer was built with "
+                             "CUDA %d.%d: update the driver, or build with a toolkit of CUDA %d", r->rank, driver / 1000,
+                             driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, driver / 1000);
+    return MPP_EXIT_OK;
+}
+
+/* The rank's number among those of its machine, and how many they are. */
+static void place_here(const struct mpp_rank *r, int *index_out, int *count_out)
+{
+    static const char *const index_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
+    static const char *const count_names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"};
+    const struct mpp_local *local = r->impl;
+    *index_out = r->rank;
+    *count_out = local != NULL ? local->job->local_ranks : r->n_ranks;
+    if (local == NULL || local->job->local_ranks == r->n_ranks)
+        return;
+    for (int i = 2; i >= 0; i--) {
+        if (getenv(index_names[i]) != NULL)
+            *index_out = atoi(getenv(index_names[i]));
+        if (getenv(count_names[i]) != NULL)
+            *count_out = atoi(getenv(count_names[i]));
+    }
+}
+
+/* One GPU a rank. */
+static int choose_gpu(const struct mpp_rank *r, int *ordinal_out, struct mpp_error *error)
+{
+    int n = 0, index, count;
+    cudaError_t code = cudaGetDeviceCount(&n);
+    place_here(r, &index, &count);
+    if (code == cudaErrorNoDevice || (code == cudaSuccess && n == 0))
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: no GPU on this machine (or CUDA_VISIBLE_DEVICES hides them)", r->rank);
+    if (code != cudaSuccess)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: cudaGetDeviceCount: %s", r->rank, cudaGetErrorString(code));
+    bool alone = n == 1 && count > 1 && getenv("CUDA_VISIBLE_DEVICES") != NULL && index > 0; /* the launcher gave each its own */
+    if (index >= n && !(alone && ((const struct mpp_local *)r->impl)->job->local_ranks == 1))
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: this machine has %d GPU%s for %d rank%s; plan for fewer devices, or "
+                             "start fewer ranks here", r->rank, n, n == 1 ? "" : "s", count, count == 1 ? "" : "s");
+    *ordinal_out = index < n ? index : 0;
+    return MPP_EXIT_OK;
+}
+
+/* ---- opening and closing ------------------------------------------------------------------------------------- */
+
+static int allocate(struct mpp_rank *r, void **out, size_t bytes, const char *what, struct mpp_error *error)
+{
+    cudaError_t code = cudaMalloc(out, bytes);
+    if (code == cudaSuccess)
+        return MPP_EXIT_OK;
+    size_t available = 0, total = 0;
+    char wanted[32], left[32], all[32];
+    (void)cudaGetLastError();
+    (void)cudaMemGetInfo(&available, &total);
+    mpp_bytes_print((int64_t)bytes, wanted, sizeof wanted);
+    mpp_bytes_print((int64_t)available, left, sizeof left);
+    mpp_bytes_print((int64_t)total, all, sizeof all);
+    return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d, GPU %d (%s): out of memory: %s of %zu bytes (%s) where %zu bytes (%s) of %s "
+                         "are free: %s", r->rank, r->device->ordinal, r->device->name, what, bytes, wanted, available, left, all,
+                         cudaGetErrorString(code));
+}
+
+/* One of cuBLASLt's or CUDA's calls that make things. */
+static int made(const struct mpp_rank *r, bool ok, const char *call, struct mpp_error *error)
+{
+    if (ok)
+        return MPP_EXIT_OK;
+    return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d, GPU %d: %s failed", r->rank, r->device->ordinal, call);
+}
+
+static int make_handles(struct mpp_rank *r, struct mpp_error *error)
+{
+    struct mpp_device *d = r->device;
+    int code = made(r, cudaStreamCreateWithFlags(&d->compute, cudaStreamNonBlocking) == cudaSuccess &&
+                       cudaStreamCreateWithFlags(&d->communication, cudaStreamNonBlocking) == cudaSuccess &&
+                       cudaEventCreateWithFlags(&d->computed, cudaEventDisableTiming) == cudaSuccess &&
+                       cudaEventCreateWithFlags(&d->communicated, cudaEventDisableTiming) == cudaSuccess,
+                    "making streams and events", error);
+    if (code == MPP_EXIT_OK)
+        code = made(r, cublasLtCreate(&d->blas) == CUBLAS_STATUS_SUCCESS, "cublasLtCreate", error);
+    d->products = mpp_products_new();
+    if (code == MPP_EXIT_OK)
+        code = made(r, d->products != NULL, "making a table of products", error);
+    if (code == MPP_EXIT_OK)
+        code = allocate(r, &d->blas_workspace, MPP_BLAS_WORKSPACE_BYTES, "cuBLASLt's workspace", error);
+    if (code == MPP_EXIT_OK)
+        code = allocate(r, (void **)&d->factors, sizeof *d->factors, "a step's factors", error);
+    d->outside_bytes = MPP_BLAS_WORKSPACE_BYTES + (int64_t)sizeof *d->factors;
+    return code;
+}
+
+int mpp_device_attach(struct mpp_rank *r, int ordinal, struct mpp_error *error)
+{
+    struct cudaDeviceProp about;
+    struct mpp_device *d = calloc(1, sizeof *d);
+    if (d == NULL)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: out of memory", r->rank);
+    r->device = d;
+    d->ordinal = ordinal;
+    cudaError_t code = cudaSetDevice(ordinal);
+    if (code == cudaSuccess)
+        code = cudaGetDeviceProperties(&about, ordinal);
+    if (code != cudaSuccess)
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d, GPU %d: %s", r->rank, ordinal, cudaGetErrorString(code));
+    (void)snprintf(d->name, sizeof d->name, "%s", about.name);
+    return make_handles(r, error);
+}
+
+int mpp_device_open(struct mpp_rank *r, struct mpp_error *error)
+{
+    size_t bytes = r->stage->arena_bytes > 0 ? (size_t)r->stage->arena_bytes : 64;
+    int ordinal = 0, code = check_driver(r, error);
+    if (code == MPP_EXIT_OK)
+        code = choose_gpu(r, &ordinal, error);
+    if (code == MPP_EXIT_OK)
+        code = mpp_device_attach(r, ordinal, error);
+    if (code == MPP_EXIT_OK)
+        code = allocate(r, (void **)&r->arena, bytes, "an arena", error);
+    if (code != MPP_EXIT_OK)
+        return code;
+    r->n_threads = 1;
+    r->workspace = r->arena + r->stage->workspace_offset;
+    code = made(r, cudaMemsetAsync(r->arena, 0, bytes, r->device->compute) == cudaSuccess, "clearing the arena", error);
+    return code;
+}
+
+void mpp_device_detach(struct mpp_rank *r)
+{
+    struct mpp_device *d = r->device;
+    if (d == NULL)
+        return;
+    (void)cudaSetDevice(d->ordinal);
+    mpp_groups_free(r);
+    mpp_channels_free(r);
+    if (d->compute != NULL)
+        (void)cudaStreamSynchronize(d->compute);
+    for (int i = 0; i < MPP_N_SCRATCH; i++)
+        (void)cudaFree(d->scratch[i]);
+    (void)cudaFree(d->factors);
+    (void)cudaFree(d->blas_workspace);
+    free(d->products);
+    if (d->blas != NULL)
+        (void)cublasLtDestroy(d->blas);
+    if (d->computed != NULL)
+        (void)cudaEventDestroy(d->computed);
+    if (d->communicated != NULL)
+        (void)cudaEventDestroy(d->communicated);
+    if (d->compute != NULL)
+        (void)cudaStreamDestroy(d->compute);
+    if (d->communication != NULL)
+        (void)cudaStreamDestroy(d->communication);
+    free(d);
+    r->device = NULL;
+}
+
+void mpp_device_close(struct mpp_rank *r)
+{
+    if (r->device != NULL)
+        (void)cudaSetDevice(r->device->ordinal);
+    void *arena = r->arena;
+    mpp_device_detach(r);
+    (void)cudaFree(arena);
+    r->arena = NULL;
+}
+
+void *mpp_cuda_scratch(struct mpp_rank *r, enum mpp_scratch kind, size_t bytes)
+{
+    struct mpp_device *d = r->device;
+    if (bytes <= d->scratch_bytes[kind])
+        return d->scratch[kind];
+    struct mpp_error error;
+    MPP_CUDA_CHECK(r, cudaStreamSynchronize(d->compute));
+    MPP_CUDA_CHECK(r, cudaStreamSynchronize(d->communication));
+    MPP_CUDA_CHECK(r, cudaFree(d->scratch[kind]));
+    d->outside_bytes -= (int64_t)d->scratch_bytes[kind];
+    d->scratch[kind] = NULL;
+    d->scratch_bytes[kind] = 0;
+    int code = allocate(r, &d->scratch[kind], bytes, "room for sums and messages", &error);
+    if (code != MPP_EXIT_OK)
+        mpp_fail(r, code, "%s", error.text);
+    d->scratch_bytes[kind] = bytes;
+    d->outside_bytes += (int64_t)bytes;
+    return d->scratch[kind];
+}
+
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
+
+void mpp_device_put(struct mpp_rank *r, void *to_device, const void *from, size_t bytes)
+{
+    /* From memory that is not pinned: CUDA has read FROM when the call returns. */
+    MPP_CUDA_CHECK(r, cudaMemcpyAsync(to_device, from, bytes, cudaMemcpyHostToDevice, mpp_stream(r)));
+}
+
+void mpp_device_get(struct mpp_rank *r, void *to, const void *from_device, size_t bytes)
+{
+    MPP_CUDA_CHECK(r, cudaMemcpyAsync(to, from_device, bytes, cudaMemcpyDeviceToHost, mpp_stream(r)));
+    MPP_CUDA_CHECK(r, cudaStreamSynchronize(mpp_stream(r)));
+}
+
+void mpp_copy(struct mpp_rank *r, void *dst, const void *src, size_t bytes)
+{
+    if (dst != src && bytes > 0)
+        MPP_CUDA_CHECK(r, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, mpp_stream(r)));
+}
+
+void mpp_zero(struct mpp_rank *r, void *x, size_t bytes)
+{
+    if (bytes > 0)
+        MPP_CUDA_CHECK(r, cudaMemsetAsync(x, 0, bytes, mpp_stream(r)));
+}
+
+/* The count of skipped steps comes along, where the device has it. */
+void mpp_device_synchronize(struct mpp_rank *r)
+{
+    float skipped = 0;
+    if (r->device == NULL)
+        return;
+    if (r->device->skipped != NULL)
+        MPP_CUDA_CHECK(r, cudaMemcpyAsync(&skipped, r->device->skipped, sizeof skipped, cudaMemcpyDeviceToHost, r->device->compute));
+    MPP_CUDA_CHECK(r, cudaStreamSynchronize(r->device->compute));
+    if (r->device->skipped != NULL)
+        r->skipped = (int64_t)skipped;
+}
+
+const char *mpp_device_describe(const struct mpp_rank *r, char *text, size_t n)
+{
+    (void)snprintf(text, n, "%s each", r->device->name);
+    return text;
+}
