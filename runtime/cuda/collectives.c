@@ -6,61 +6,10 @@
 #include <assert.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/trace.h"
 #include "core/transport.h"
 #include "cuda/cuda_internal.h"
 #include "cuda/kernels_copy.h"
-
-/* ---- communicators ------------------------------------------------------------------------------------------- */
-
-void mpp_nccl_check(const struct mpp_rank *r, unsigned mask, ncclResult_t code, const char *call)
-{
-    if (code == ncclSuccess)
-        return;
-    const char *more = ncclGetLastError(NULL);
-    mpp_fail((struct mpp_rank *)(uintptr_t)r, MPP_EXIT_SYSTEM, "rank %d, GPU %d, member %d of %d of group %u: %s: %s%s%s", r->rank,
-             r->device->ordinal, mpp_mesh_group_index(r, mask), mpp_mesh_group_size(r, mask), mask, call, ncclGetErrorString(code),
-             more != NULL && more[0] != '\0' ? ": " : "", more != NULL ? more : "");
-}
-
-/* The first member's id reaches the others as a sum of floats, one for each byte: the others add zeros. */
-static ncclUniqueId agree_on_id(struct mpp_rank *r, unsigned mask)
-{
-    ncclUniqueId id;
-    float bytes[NCCL_UNIQUE_ID_BYTES] = {0};
-    memset(&id, 0, sizeof id);
-    if (mpp_mesh_group_index(r, mask) == 0) {
-        MPP_NCCL_CHECK(r, mask, ncclGetUniqueId(&id));
-        for (int i = 0; i < NCCL_UNIQUE_ID_BYTES; i++)
-            bytes[i] = (float)(unsigned char)id.internal[i];
-    }
-    r->transport->ops->all_reduce(r, mask, bytes, NCCL_UNIQUE_ID_BYTES, false);
-    for (int i = 0; i < NCCL_UNIQUE_ID_BYTES; i++)
-        id.internal[i] = (char)(unsigned char)bytes[i];
-    return id;
-}
-
-ncclComm_t mpp_cuda_group(struct mpp_rank *r, unsigned mask)
-{
-    if (mpp_mesh_group_size(r, mask) == 1)
-        return NULL;
-    assert(mask < 2 * MPP_WORLD);
-    ncclComm_t *comm = &r->device->group[mask];
-    if (*comm == NULL) {
-        ncclUniqueId id = agree_on_id(r, mask);
-        MPP_NCCL_CHECK(r, mask, ncclCommInitRank(comm, mpp_mesh_group_size(r, mask), id, mpp_mesh_group_index(r, mask)));
-    }
-    return *comm;
-}
-
-void mpp_groups_free(struct mpp_rank *r)
-{
-    for (unsigned mask = 0; mask < 2 * MPP_WORLD; mask++)
-        if (r->device->group[mask] != NULL)
-            (void)ncclCommAbort(r->device->group[mask]); /* its work has ended, or never will */
-    memset(r->device->group, 0, sizeof r->device->group);
-}
 
 /* ---- cuts ------------------------------------------------------------------------------------------------------ */
 

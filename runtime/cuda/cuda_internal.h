@@ -92,7 +92,7 @@ struct mpp_error;
 int mpp_device_attach(struct mpp_rank *r, int ordinal, struct mpp_error *error);
 void mpp_device_detach(struct mpp_rank *r);
 
-/* collectives.c, transfers.c: end the rank's communicators; nothing where there are none. */
+/* groups.c, transfers.c: end the rank's communicators; nothing where there are none. */
 void mpp_groups_free(struct mpp_rank *r);
 void mpp_channels_free(struct mpp_rank *r);
 
