@@ -6,7 +6,7 @@
 static const char *prototype(struct mpp_emit *e, const struct mpp_emit_kernel *k, const char *end)
 {
     struct mpp_text s = {.arena = e->arena};
-    mpp_text_line(&s, 0, mpp_arena_printf(e->arena, "void %s(%s)%s", k->name, *k->params ? k->params : "void", end));
+    mpp_text_line(&s, 0, mpp_arena_printf(e->arena, "void %s(%s)%s", k->name, k->params, end));
     return s.data;
 }
 
@@ -15,11 +15,12 @@ static const char *kernels_h(struct mpp_emit *e)
     struct mpp_text *out = mpp_arena_array(e->arena, 1, struct mpp_text);
     out->arena = e->arena;
     mpp_text_add(out, "/* The loops that this plan fuses: one function per expression and shape, shared by layers, phases%s. */\n"
-                      "#ifndef KERNELS_H\n#define KERNELS_H\n\n#include \"runtime/mpp_rt.h\"\n",
+                      "#ifndef KERNELS_H\n#define KERNELS_H\n\n#include \"runtime/mpp_rt.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n"
+                      "#define restrict __restrict__\n#endif\n",
                  e->plan->n_stages > 1 ? " and stages" : "");
     for (int i = 0; i < e->kernels->n; i++)
         mpp_text_add(out, "\n%s", prototype(e, &e->kernels->list[i], ";"));
-    mpp_text_add(out, "\n#endif\n");
+    mpp_text_add(out, "\n#ifdef __cplusplus\n#undef restrict\n}\n#endif\n\n#endif\n");
     return mpp_text_string(out);
 }
 
@@ -58,6 +59,7 @@ static enum mpp_status write_shared(struct mpp_emit *e, struct mpp_lprog *const 
         mpp_text_add(&sources, "stage%d.c stage%d_tables.c ", i, i);
     mpp_text_add(&sources, "plan.c kernels.c");
     MPP_TRY(write_text(e, dir, "kernels.c", kernels_c(e)));
+    MPP_TRY(write_text(e, dir, "kernels.cu", mpp_emit_kernels_cu(e)));
     MPP_TRY(write_text(e, dir, "kernels.h", kernels_h(e)));
     MPP_TRY(write_text(e, dir, "plan.c", mpp_emit_plan_c(e, progs)));
     MPP_TRY(write_text(e, dir, "plan.h", mpp_emit_plan_h(e)));

@@ -45,7 +45,7 @@ static void emit_all_reduce(struct mpp_emit *e, const struct mpp_instr *in)
     long long count = (long long)mpp_emit_span(dst, 0, dst->n_dims);
     bool in_place = dst->alias == in->in[0].buffer || !strcmp(x, y);
     if (!in_place)
-        mpp_emit_line(e, "memcpy(%s, %s, %lld * sizeof(%s));", y, x, count, mpp_emit_type(dst->dtype));
+        mpp_emit_line(e, "mpp_copy(r, %s, %s, %lld * sizeof(%s));", y, x, count, mpp_emit_type(dst->dtype));
     if (in->begins)
         mpp_emit_line(e, "mpp_all_reduce_begin(r, %s, %s, %lld);", mpp_emit_mask(e, in->step->mask), y, count);
     else if (mpp_emit_is_half(dst->dtype))

@@ -285,8 +285,7 @@ static const char *type_of(const struct fused *f, mpp_id t)
     return mpp_emit_type(f->e->g->tensors[t].dtype);
 }
 
-/* Does WORD stand in TEXT as a word of its own? */
-static bool mentions(const char *text, const char *word)
+bool mpp_fused_mentions(const char *text, const char *word)
 {
     size_t len = strlen(word);
     for (const char *at = strstr(text, word); at; at = strstr(at + 1, word)) {
@@ -298,41 +297,65 @@ static bool mentions(const char *text, const char *word)
     return false;
 }
 
-static const char *parameters(struct fused *f)
+/* A parameter NAME, whose declaration begins with TYPE. */
+static void add_parameter(struct mpp_text *s, enum fused_list form, const char *body, const char *type, const char *name)
 {
-    struct mpp_text s = {.arena = f->e->arena};
-    if (f->n_dropouts || f->shared)
-        mpp_text_add(&s, "const struct mpp_rank *r, ");
+    if (form != FUSED_PARAMETERS && !mpp_fused_mentions(body, name))
+        return;
+    if (s->n)
+        mpp_text_add(s, ", ");
+    mpp_text_add(s, "%s%s", form == FUSED_NAMES ? "" : type, name);
+}
+
+static bool adds_up(const struct fused *f, const struct fused_tensor *t)
+{
+    return mpp_fused_is_reduction(f, t) && mpp_op_info(f->e->g->ops[t->producer].kind)->cls == MPP_CLASS_REDUCE;
+}
+
+static void add_arrays(struct fused *f, struct mpp_text *s, enum fused_list form, const char *body)
+{
+    struct mpp_arena *arena = f->e->arena;
+    const char *restricted = form == FUSED_PARAMETERS ? "restrict " : "";
+    for (int i = 0; i < f->grp->n_in; i++)
+        add_parameter(s, form, body, mpp_arena_printf(arena, "const %s *%s", type_of(f, f->grp->in[i]), restricted),
+                      mpp_fused_in_name(f, i));
+    for (int o = 0; o < f->grp->n_out; o++) {
+        if (adds_up(f, mpp_fused_find(f, f->grp->out[o])))
+            add_parameter(s, form, body, "bool ", mpp_arena_printf(arena, "add%d", o));
+        add_parameter(s, form, body, mpp_arena_printf(arena, "%s *%s", type_of(f, f->grp->out[o]), restricted),
+                      mpp_fused_out_name(f, o));
+    }
+}
+
+const char *mpp_fused_parameters(struct fused *f, enum fused_list form, const char *body)
+{
+    struct mpp_arena *arena = f->e->arena;
+    struct mpp_text s = {.arena = arena};
+    if (form == FUSED_PARAMETERS)
+        add_parameter(&s, form, body, "struct mpp_rank *", "r");
     for (int l = 0; l < f->n_loops; l++) {
         if (f->loop[l].size_used)
-            mpp_text_add(&s, "int64_t %s, ", f->loop[l].size);
+            add_parameter(&s, form, body, "int64_t ", f->loop[l].size);
         if (f->loop[l].bound_arg)
-            mpp_text_add(&s, "int64_t %s, ", f->loop[l].bound);
+            add_parameter(&s, form, body, "int64_t ", f->loop[l].bound);
     }
     for (int k = 0; k < f->n_dropouts; k++) {
-        mpp_text_add(&s, "uint32_t op%d, float ratio%d, uint64_t first%d, ", k, k, k);
+        add_parameter(&s, form, body, "uint32_t ", mpp_arena_printf(arena, "op%d", k));
+        add_parameter(&s, form, body, "float ", mpp_arena_printf(arena, "ratio%d", k));
+        add_parameter(&s, form, body, "uint64_t ", mpp_arena_printf(arena, "first%d", k));
         for (int l = 0; l < f->n_loops; l++)
             if (mpp_fused_contains(&f->tensor[f->dropout[k].tensor], f->loop[l].factor[0]))
-                mpp_text_add(&s, "int64_t step%d_%s, ", k, f->loop[l].var);
+                add_parameter(&s, form, body, "int64_t ", mpp_arena_printf(arena, "step%d_%s", k, f->loop[l].var));
     }
-    for (int i = 0; i < f->grp->n_in; i++)
-        mpp_text_add(&s, "const %s *restrict %s, ", type_of(f, f->grp->in[i]), mpp_fused_in_name(f, i));
-    for (int o = 0; o < f->grp->n_out; o++) {
-        const struct fused_tensor *t = mpp_fused_find(f, f->grp->out[o]);
-        if (mpp_fused_is_reduction(f, t) && mpp_op_info(f->e->g->ops[t->producer].kind)->cls == MPP_CLASS_REDUCE)
-            mpp_text_add(&s, "bool add%d, ", o);
-        mpp_text_add(&s, "%s *restrict %s, ", type_of(f, f->grp->out[o]), mpp_fused_out_name(f, o));
-    }
-    s.n -= s.n >= 2 ? 2 : 0;
-    return mpp_arena_strndup(s.arena, mpp_text_string(&s), s.n);
+    add_arrays(f, &s, form, body);
+    return mpp_text_string(&s);
 }
 
 static const char *arguments(struct fused *f)
 {
     struct mpp_text s = {.arena = f->e->arena};
     struct mpp_emit *e = f->e;
-    if (f->n_dropouts || f->shared)
-        mpp_text_add(&s, "r, ");
+    mpp_text_add(&s, "r, ");
     for (int l = 0; l < f->n_loops; l++) {
         if (f->loop[l].size_used)
             mpp_text_add(&s, "%s, ", f->loop[l].size_arg);
@@ -354,7 +377,7 @@ static const char *arguments(struct fused *f)
         mpp_text_add(&s, "%s, ", mpp_emit_ptr(e, f->instr->in[i]));
     for (int o = 0; o < f->grp->n_out; o++) {
         const struct fused_tensor *t = mpp_fused_find(f, f->grp->out[o]);
-        if (mpp_fused_is_reduction(f, t) && mpp_op_info(e->g->ops[t->producer].kind)->cls == MPP_CLASS_REDUCE)
+        if (adds_up(f, t))
             mpp_text_add(&s, "%s, ", mpp_emit_add(e, f->instr->mode[o]));
         mpp_text_add(&s, "%s, ", mpp_emit_ptr(e, f->instr->out[o]));
     }
@@ -428,8 +451,9 @@ static void emit_slices(struct fused *f)
                        "    for (int64_t i = 0; i < rows; i++)\n"
                        "        memcpy((char *)y + i * y_step * %d, (const char *)x + i * x_step * %d, (size_t)n * %d);\n",
                        bytes, bytes, bytes);
-    const char *name = mpp_emit_kernel(e, bytes == 4 ? "copy_rows" : "copy_half_rows", "const struct mpp_rank *r, int64_t rows, int64_t n, const void *x, "
-                                       "int64_t x_step, void *y, int64_t y_step", body, "N elements of each row");
+    const char *name = mpp_emit_kernel(e, bytes == 4 ? "copy_rows" : "copy_half_rows", "struct mpp_rank *r, int64_t rows, int64_t n, "
+                                       "const void *x, int64_t x_step, void *y, int64_t y_step", body, mpp_emit_copy_rows_cuda(e, bytes),
+                                       "N elements of each row");
     for (int k = 0; k < (splits ? op->n_out : op->n_in); k++) {
         mpp_id t = splits ? op->out[k] : op->in[k];
         int at = 0;
@@ -469,8 +493,9 @@ void mpp_emit_fused(struct mpp_emit *e, const struct mpp_instr *in)
     name_loops(&f);
     const char *body = mpp_fused_loops(&f);
     for (int l = 0; l < f.n_loops; l++)
-        f.loop[l].size_used = !f.loop[l].bound_arg || mentions(body, f.loop[l].size);
+        f.loop[l].size_used = !f.loop[l].bound_arg || mpp_fused_mentions(body, f.loop[l].size);
     const char *words = e->cls >= 0 ? mpp_arena_printf(e->arena, "%s in %s", about(&f), e->prog->classes[e->cls].name) : about(&f);
-    const char *name = mpp_emit_kernel(e, kernel_name(&f), parameters(&f), body, words);
+    const char *name = mpp_emit_kernel(e, kernel_name(&f), mpp_fused_parameters(&f, FUSED_PARAMETERS, ""), body, mpp_fused_cuda(&f),
+                                       words);
     mpp_emit_line(e, "%s(%s);", name, arguments(&f));
 }

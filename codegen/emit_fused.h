@@ -1,4 +1,4 @@
-/* emit_fused.h - a fused group on its way to a loop nest (private to emit_fused.c, emit_loops.c and emit_value.c).
+/* emit_fused.h - a fused group on its way to a loop nest (private to emit_fused.c, emit_loops.c, emit_cuda.c and emit_value.c).
  *
  * Every factor of the group is a loop, except the entries of a Split or a stacking Concat, which are unrolled. Loops
  * that all operands walk in step are merged. Outputs of reductions are computed in a nest whose order suits them. */
@@ -36,6 +36,8 @@ struct fused_memo {
     const char *name;
 };
 
+struct fused_kernel;              /* emit_cuda.c */
+
 struct fused {
     struct mpp_emit *e;
     const struct mpp_instr *instr;
@@ -49,12 +51,27 @@ struct fused {
     struct fused_dropout *dropout;
     /* the nest being written */
     struct mpp_text text;
-    bool shared;                  /* threads share some loop: the kernel takes the rank */
+    bool shared;                  /* threads share some loop */
+    struct fused_kernel *kernel;  /* the CUDA kernel being written; NULL: a nest for the host */
     int indent, n_vars;
     size_t cap_memo;
     int n_memo;
     struct fused_memo *memo;
 };
+
+struct fused_nest {
+    struct fused *f;
+    bool maps;                    /* writes the outputs that aren't reductions */
+    unsigned kept;                /* loops that its reductions keep */
+    int n_sums, *sum;             /* outputs */
+};
+
+/* ---- emit_fused.c ---- */
+/* What the function takes: the C parameters; those that BODY mentions, as a CUDA kernel declares them, or only their names. */
+enum fused_list { FUSED_PARAMETERS, FUSED_KERNEL_PARAMETERS, FUSED_NAMES };
+const char *mpp_fused_parameters(struct fused *f, enum fused_list form, const char *body);
+/* Does WORD stand in TEXT as a word of its own? */
+bool mpp_fused_mentions(const char *text, const char *word);
 
 /* ---- emit_value.c ---- */
 struct fused_tensor *mpp_fused_find(struct fused *f, mpp_id t);
@@ -78,6 +95,23 @@ bool mpp_fused_is_reduction(const struct fused *f, const struct fused_tensor *t)
 void mpp_fused_add(struct fused *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- emit_loops.c ---- */
+struct fused_tensor *mpp_fused_output(struct fused *f, int o);
+unsigned mpp_fused_loops_of(const struct fused *f, const struct fused_tensor *t); /* bit l: T runs with loop l */
+/* Of a reduction: what it adds up, whether it is a maximum, and what a sum is divided by. */
+struct fused_tensor *mpp_fused_summand(struct fused *f, const struct fused_tensor *t);
+bool mpp_fused_takes_max(const struct fused *f, const struct fused_tensor *t);
+double mpp_fused_divisor(const struct fused *f, const struct fused_tensor *t);
+const char *mpp_fused_sum_name(struct fused *f, int o, const struct fused_tensor *t, const int *u);
+struct fused_nest *mpp_fused_nests(struct fused *f, int *out_n);
+/* Sums of N that keep the innermost loop; else they sum it, or N has none. */
+bool mpp_fused_sums_columns(const struct fused *f, const struct fused_nest *n);
 const char *mpp_fused_loops(struct fused *f);
+
+/* ---- emit_cuda.c ---- */
+/* The same as CUDA kernels and the function that launches them; @ stands for its name. After mpp_fused_loops, once the
+ * loops' size_used is set. */
+const char *mpp_fused_cuda(struct fused *f);
+/* An element of an input: declares what is read, returns the expression of its stored type. */
+const char *mpp_fused_read(struct fused *f, const struct fused_tensor *t, int combo, const int *u);
 
 #endif

@@ -33,9 +33,11 @@ struct mpp_emit_dim {
     unsigned mask;
 };
 
-/* A function of kernels.c; equal texts are one kernel. */
+/* A function of kernels.c, and of kernels.cu; equal texts are one kernel. */
 struct mpp_emit_kernel {
-    const char *name, *params, *body, *about;
+    const char *name, *params, *body;
+    const char *cuda;             /* its CUDA kernels, and the function that launches them; @ stands for the name */
+    const char *about;
 };
 
 struct mpp_emit_kernels {
@@ -115,8 +117,13 @@ int64_t mpp_emit_span(const struct mpp_buffer *b, int from, int to);
 void mpp_emit_prepare(struct mpp_emit *e);
 
 /* Make (or find) the kernel; returns its name. */
-const char *mpp_emit_kernel(struct mpp_emit *e, const char *base, const char *params, const char *body,
+const char *mpp_emit_kernel(struct mpp_emit *e, const char *base, const char *params, const char *body, const char *cuda,
                             const char *about);
+/* The CUDA text of accumulate, and of copy_rows for elements of BYTES (emit_cuda_file.c). */
+const char *mpp_emit_accumulate_cuda(struct mpp_emit *e, enum mpp_dtype dtype);
+const char *mpp_emit_copy_rows_cuda(struct mpp_emit *e, int bytes);
+/* kernels.cu. */
+const char *mpp_emit_kernels_cu(struct mpp_emit *e);
 
 /* ---- chunks: the parts of a stage that an interleaved schedule runs in turns; one, else ---- */
 const char *mpp_emit_pass_name(struct mpp_emit *e, const char *pass, int chunk); /* "stage0_forward", "stage0_forward_1" */
@@ -140,7 +147,7 @@ const char *mpp_emit_plan_c(struct mpp_emit *e, struct mpp_lprog *const *progs);
 const char *const *mpp_emit_transfer_names(struct mpp_arena *arena, const struct mpp_transfers *transfers); /* emit_transfer.c */
 void mpp_emit_transfers_h(struct mpp_emit *e, struct mpp_text *out);
 void mpp_emit_transfers_c(struct mpp_emit *e, struct mpp_lprog *const *progs, struct mpp_text *out);
-const char *mpp_emit_makefile(struct mpp_arena *arena, const char *sources); /* emit_files.c */
+const char *mpp_emit_makefile(struct mpp_arena *arena, const char *sources); /* emit_makefile.c */
 const char *mpp_emit_run_sh(struct mpp_emit *e);                             /* emit_launch.c; of any stage */
 const char *mpp_emit_run_sbatch(struct mpp_emit *e);
 enum mpp_status mpp_emit_runtime(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir) MPP_CHECKED;

@@ -12,39 +12,31 @@
 
 enum { CHUNK = 128 };
 
-struct nest {
-    struct fused *f;
-    bool maps;                    /* writes the outputs that aren't reductions */
-    unsigned kept;                /* loops that its reductions keep */
-    int n_sums, *sum;             /* outputs */
-};
-
-static struct fused_tensor *output(struct fused *f, int o)
+struct fused_tensor *mpp_fused_output(struct fused *f, int o)
 {
     return mpp_fused_find(f, f->grp->out[o]);
 }
 
-static unsigned loops_of(struct fused *f, const struct fused_tensor *t)
+unsigned mpp_fused_loops_of(const struct fused *f, const struct fused_tensor *t)
 {
-    unsigned kept = 0;
+    unsigned loops = 0;
     for (int l = 0; l < f->n_loops; l++)
         if (mpp_fused_contains(t, f->loop[l].factor[0]))
-            kept |= 1u << l;
-    return kept;
+            loops |= 1u << l;
+    return loops;
 }
 
-/* What a reduction adds up: its op's operand. */
-static struct fused_tensor *summand(struct fused *f, const struct fused_tensor *t)
+struct fused_tensor *mpp_fused_summand(struct fused *f, const struct fused_tensor *t)
 {
     return mpp_fused_find(f, f->e->g->ops[t->producer].in[0]);
 }
 
-static bool takes_max(const struct fused *f, const struct fused_tensor *t)
+bool mpp_fused_takes_max(const struct fused *f, const struct fused_tensor *t)
 {
     return mpp_op_info(f->e->g->ops[t->producer].kind)->cls == MPP_CLASS_KERNEL;
 }
 
-static double divisor(const struct fused *f, const struct fused_tensor *t)
+double mpp_fused_divisor(const struct fused *f, const struct fused_tensor *t)
 {
     const struct mpp_graph *g = f->e->g;
     const struct mpp_gop *op = &g->ops[t->producer];
@@ -77,10 +69,10 @@ static const char *work(struct fused *f)
 }
 
 /* Does every output that the nest writes point by point run with loop L? Else its iterations write the same elements. */
-static bool maps_run_with(struct nest *n, int l)
+static bool maps_run_with(struct fused_nest *n, int l)
 {
     for (int o = 0; n->maps && o < n->f->grp->n_out; o++) {
-        struct fused_tensor *t = output(n->f, o);
+        struct fused_tensor *t = mpp_fused_output(n->f, o);
         if (!mpp_fused_is_reduction(n->f, t) && !mpp_fused_contains(t, n->f->loop[l].factor[0]))
             return false;
     }
@@ -88,7 +80,7 @@ static bool maps_run_with(struct nest *n, int l)
 }
 
 /* Before the nest's outermost loop, number L: threads share it and those right inside it, OUTER loops in all. */
-static void share_loops(struct nest *n, int l, int outer)
+static void share_loops(struct fused_nest *n, int l, int outer)
 {
     struct fused *f = n->f;
     if (!maps_run_with(n, l))
@@ -114,11 +106,11 @@ static void begin_point(struct fused *f)
     f->n_memo = 0;
 }
 
-static void write_maps(struct nest *n)
+static void write_maps(struct fused_nest *n)
 {
     struct fused *f = n->f;
     for (int o = 0; n->maps && o < f->grp->n_out; o++) {
-        struct fused_tensor *t = output(f, o);
+        struct fused_tensor *t = mpp_fused_output(f, o);
         if (mpp_fused_is_reduction(f, t))
             continue;
         int u[MPP_MAX_FACTORS] = {0};
@@ -129,46 +121,45 @@ static void write_maps(struct nest *n)
     }
 }
 
-static const char *sum_name(struct nest *n, int o, const struct fused_tensor *t, const int *u)
+const char *mpp_fused_sum_name(struct fused *f, int o, const struct fused_tensor *t, const int *u)
 {
-    struct fused *f = n->f;
     int entries[MPP_MAX_FACTORS] = {0};
     bool several = mpp_fused_next(f, t, entries);
     const char *s = mpp_arena_printf(f->e->arena, "sum%d", o);
     return several ? mpp_arena_printf(f->e->arena, "%s_%d", s, mpp_fused_combo(f, t, u)) : s;
 }
 
-static void declare_sums(struct nest *n, bool columns)
+static void declare_sums(struct fused_nest *n, bool columns)
 {
     struct fused *f = n->f;
     for (int i = 0; i < n->n_sums; i++) {
-        struct fused_tensor *t = output(f, n->sum[i]);
+        struct fused_tensor *t = mpp_fused_output(f, n->sum[i]);
         int u[MPP_MAX_FACTORS] = {0};
         do {
-            const char *name = sum_name(n, n->sum[i], t, u);
-            if (columns && takes_max(f, t)) {
+            const char *name = mpp_fused_sum_name(f, n->sum[i], t, u);
+            if (columns && mpp_fused_takes_max(f, t)) {
                 mpp_fused_add(f, "double %s[%d];", name, CHUNK);
                 mpp_fused_add(f, "for (int64_t m = 0; m < %d; m++)", CHUNK);
                 mpp_fused_add(f, "    %s[m] = -INFINITY;", name);
             } else if (columns) {
                 mpp_fused_add(f, "double %s[%d] = {0};", name, CHUNK);
             } else {
-                mpp_fused_add(f, "double %s = %s;", name, takes_max(f, t) ? "-INFINITY" : "0");
+                mpp_fused_add(f, "double %s = %s;", name, mpp_fused_takes_max(f, t) ? "-INFINITY" : "0");
             }
         } while (mpp_fused_next(f, t, u));
     }
 }
 
 /* Add this point to all sums. AT: "[j - begin]" for column sums, else "". */
-static void write_sums(struct nest *n, const char *at)
+static void write_sums(struct fused_nest *n, const char *at)
 {
     struct fused *f = n->f;
     for (int i = 0; i < n->n_sums; i++) {
-        struct fused_tensor *t = output(f, n->sum[i]), *x = summand(f, t);
+        struct fused_tensor *t = mpp_fused_output(f, n->sum[i]), *x = mpp_fused_summand(f, t);
         int u[MPP_MAX_FACTORS] = {0};
         do {
-            const char *name = sum_name(n, n->sum[i], t, u), *value = mpp_fused_value(f, x, u);
-            if (takes_max(f, t))
+            const char *name = mpp_fused_sum_name(f, n->sum[i], t, u), *value = mpp_fused_value(f, x, u);
+            if (mpp_fused_takes_max(f, t))
                 mpp_fused_add(f, "%s%s = (double)%s > %s%s ? (double)%s : %s%s;", name, at, value, name, at, value, name, at);
             else
                 mpp_fused_add(f, "%s%s += (double)%s;", name, at, value);
@@ -176,20 +167,20 @@ static void write_sums(struct nest *n, const char *at)
     }
 }
 
-static void store_sums(struct nest *n, const char *at)
+static void store_sums(struct fused_nest *n, const char *at)
 {
     struct fused *f = n->f;
     for (int i = 0; i < n->n_sums; i++) {
         int o = n->sum[i];
-        struct fused_tensor *t = output(f, o);
+        struct fused_tensor *t = mpp_fused_output(f, o);
         int u[MPP_MAX_FACTORS] = {0};
-        double d = divisor(f, t);
+        double d = mpp_fused_divisor(f, t);
         do {
             const char *y = mpp_arena_printf(f->e->arena, "%s[%s]", mpp_fused_out_name(f, o), mpp_fused_index(f, t, u));
-            const char *s = mpp_arena_printf(f->e->arena, "%s%s", sum_name(n, o, t, u), at);
+            const char *s = mpp_arena_printf(f->e->arena, "%s%s", mpp_fused_sum_name(f, o, t, u), at);
             if (d > 1)
                 s = mpp_arena_printf(f->e->arena, "%s / %.17g%s", s, d, d < 1e15 ? ".0" : "");
-            if (takes_max(f, t))
+            if (mpp_fused_takes_max(f, t))
                 mpp_fused_add(f, "%s = %s;", y, mpp_emit_store(f->e->arena, f->e->g->tensors[t->id].dtype,
                                                                mpp_arena_printf(f->e->arena, "(float)%s", s)));
             else
@@ -201,7 +192,7 @@ static void store_sums(struct nest *n, const char *at)
 /* ---- the three forms ---- */
 
 /* Loops from the outermost on that threads may share, all but the innermost. */
-static int outer_maps(struct nest *n)
+static int outer_maps(struct fused_nest *n)
 {
     int l = 1;
     while (l < n->f->n_loops - 1 && maps_run_with(n, l))
@@ -209,7 +200,7 @@ static int outer_maps(struct nest *n)
     return l;
 }
 
-static void map_nest(struct nest *n)
+static void map_nest(struct fused_nest *n)
 {
     struct fused *f = n->f;
     bool flat = f->n_loops == 1 && maps_run_with(n, 0);
@@ -228,21 +219,21 @@ static void map_nest(struct nest *n)
     close_loops(f, f->n_loops);
 }
 
-static const char *simd_clause(struct nest *n)
+static const char *simd_clause(struct fused_nest *n)
 {
     struct fused *f = n->f;
     struct mpp_text s = {.arena = f->e->arena};
     for (int i = 0; i < n->n_sums; i++) {
-        struct fused_tensor *t = output(f, n->sum[i]);
+        struct fused_tensor *t = mpp_fused_output(f, n->sum[i]);
         int u[MPP_MAX_FACTORS] = {0};
         do
-            mpp_text_add(&s, " reduction(%s:%s)", takes_max(f, t) ? "max" : "+", sum_name(n, n->sum[i], t, u));
+            mpp_text_add(&s, " reduction(%s:%s)", mpp_fused_takes_max(f, t) ? "max" : "+", mpp_fused_sum_name(f, n->sum[i], t, u));
         while (mpp_fused_next(f, t, u));
     }
     return mpp_text_string(&s);
 }
 
-static void row_nest(struct nest *n)
+static void row_nest(struct fused_nest *n)
 {
     struct fused *f = n->f;
     int kept = 0, summed = 0;
@@ -269,7 +260,7 @@ static void row_nest(struct nest *n)
     close_loops(f, kept);
 }
 
-static void column_nest(struct nest *n)
+static void column_nest(struct fused_nest *n)
 {
     struct fused *f = n->f;
     int last = f->n_loops - 1, kept = 0, summed = 0;
@@ -306,18 +297,19 @@ static void column_nest(struct nest *n)
     close_loops(f, 2 + kept);
 }
 
-const char *mpp_fused_loops(struct fused *f)
+/* Sums that keep the same loops share a nest; the first nest has the maps. */
+struct fused_nest *mpp_fused_nests(struct fused *f, int *out_n)
 {
-    struct nest *nests = mpp_arena_array(f->e->arena, f->grp->n_out + 1, struct nest);
+    struct fused_nest *nests = mpp_arena_array(f->e->arena, f->grp->n_out + 1, struct fused_nest);
     int n_nests = 1;
     bool any_map = false;
     for (int o = 0; o < f->grp->n_out; o++) {
-        struct fused_tensor *t = output(f, o);
+        struct fused_tensor *t = mpp_fused_output(f, o);
         if (!mpp_fused_is_reduction(f, t)) {
             any_map = true;
             continue;
         }
-        unsigned kept = loops_of(f, t);
+        unsigned kept = mpp_fused_loops_of(f, t);
         int k = 0;
         while (k < n_nests && nests[k].n_sums > 0 && nests[k].kept != kept)
             k++;
@@ -328,19 +320,34 @@ const char *mpp_fused_loops(struct fused *f)
         nests[k].sum[nests[k].n_sums++] = o;
     }
     nests[0].maps = any_map;
+    for (int k = 0; k < n_nests; k++)
+        nests[k].f = f;
+    *out_n = n_nests;
+    return nests;
+}
+
+bool mpp_fused_sums_columns(const struct fused *f, const struct fused_nest *n)
+{
+    return f->n_loops > 0 && (n->kept >> (f->n_loops - 1) & 1) && n->kept != (1u << f->n_loops) - 1;
+}
+
+const char *mpp_fused_loops(struct fused *f)
+{
+    int n_nests;
+    struct fused_nest *nests = mpp_fused_nests(f, &n_nests);
     f->text = (struct mpp_text){.arena = f->e->arena};
     f->indent = 4;
     f->shared = false;
     for (int k = 0; k < n_nests; k++) {
-        struct nest *n = &nests[k];
-        n->f = f;
+        struct fused_nest *n = &nests[k];
         f->n_vars = 0;
         if (n->n_sums == 0)
             map_nest(n);
-        else if (f->n_loops > 0 && (n->kept >> (f->n_loops - 1) & 1) && n->kept != (1u << f->n_loops) - 1)
+        else if (mpp_fused_sums_columns(f, n))
             column_nest(n);
         else
             row_nest(n);
     }
-    return mpp_text_string(&f->text);
+    bool idle = !f->shared && f->n_dropouts == 0;
+    return mpp_arena_printf(f->e->arena, "%s%s", idle ? "    (void)r;\n" : "", mpp_text_string(&f->text));
 }

@@ -300,11 +300,12 @@ const char *mpp_emit_op_name(struct mpp_emit *e, const struct mpp_gop *op)
 
 /* ---- kernels ---- */
 
-const char *mpp_emit_kernel(struct mpp_emit *e, const char *base, const char *params, const char *body, const char *about)
+const char *mpp_emit_kernel(struct mpp_emit *e, const char *base, const char *params, const char *body, const char *cuda,
+                            const char *about)
 {
     struct mpp_emit_kernels *k = e->kernels;
     for (int i = 0; i < k->n; i++)
-        if (!strcmp(k->list[i].params, params) && !strcmp(k->list[i].body, body))
+        if (!strcmp(k->list[i].params, params) && !strcmp(k->list[i].body, body) && !strcmp(k->list[i].cuda, cuda))
             return k->list[i].name;
     const char *name = base;
     int n = 1;
@@ -314,6 +315,6 @@ const char *mpp_emit_kernel(struct mpp_emit *e, const char *base, const char *pa
             i = -1;
         }
     k->list = mpp_arena_grow(e->arena, k->list, &k->cap, (size_t)k->n + 1, sizeof *k->list);
-    k->list[k->n++] = (struct mpp_emit_kernel){name, params, body, about};
+    k->list[k->n++] = (struct mpp_emit_kernel){name, params, body, cuda, about};
     return name;
 }

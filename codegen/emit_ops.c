@@ -116,7 +116,7 @@ static void write_reshape(struct mpp_emit *e, const struct mpp_instr *in)
 {
     const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]), *y = mpp_emit_buffer(e, in->out[0]);
     note_op(e, in, y);
-    mpp_emit_line(e, "memcpy(%s, %s, %lld * sizeof(%s));", result(e, in, 0), arg(e, in, 0),
+    mpp_emit_line(e, "mpp_copy(r, %s, %s, %lld * sizeof(%s));", result(e, in, 0), arg(e, in, 0),
                   count(x) < count(y) ? count(x) : count(y), mpp_emit_type(y->dtype));
 }
 static const struct emitter emit_reshape = {write_reshape, NULL, NULL};
@@ -124,12 +124,13 @@ static const struct emitter emit_reshape = {write_reshape, NULL, NULL};
 static const char *accumulate_kernel(struct mpp_emit *e, enum mpp_dtype dtype)
 {
     const char *x = mpp_emit_load(e->arena, dtype, "x[i]");
-    const char *params = mpp_arena_printf(e->arena, "const struct mpp_rank *r, int64_t n, bool add, const %s *restrict x, "
+    const char *params = mpp_arena_printf(e->arena, "struct mpp_rank *r, int64_t n, bool add, const %s *restrict x, "
                                                     "float *restrict y", mpp_emit_type(dtype));
     const char *body = mpp_arena_printf(e->arena, "    MPP_PARALLEL_SIMD(r, n)\n"
                                                   "    for (int64_t i = 0; i < n; i++)\n"
                                                   "        y[i] = add ? y[i] + %s : %s;\n", x, x);
-    return mpp_emit_kernel(e, mpp_emit_is_half(dtype) ? "accumulate_half" : "accumulate", params, body, "sums over micro-batches");
+    return mpp_emit_kernel(e, mpp_emit_is_half(dtype) ? "accumulate_half" : "accumulate", params, body,
+                           mpp_emit_accumulate_cuda(e, dtype), "sums over micro-batches");
 }
 
 static void write_accumulate(struct mpp_emit *e, const struct mpp_instr *in)
@@ -191,7 +192,7 @@ static void write_position(struct mpp_emit *e, const struct mpp_instr *in)
     const struct mpp_buffer *y = mpp_emit_buffer(e, in->out[0]);
     long long width = (long long)mpp_emit_span(y, 1, y->n_dims);
     note_op(e, in, y);
-    mpp_emit_line(e, "memcpy(%s, %s, (size_t)%s * sizeof(%s));", result(e, in, 0), rows_from(e, arg(e, in, 0), y, width),
+    mpp_emit_line(e, "mpp_copy(r, %s, %s, (size_t)%s * sizeof(%s));", result(e, in, 0), rows_from(e, arg(e, in, 0), y, width),
                   rows_count(e, y, width), mpp_emit_type(y->dtype));
 }
 static const struct emitter emit_position = {write_position, NULL, NULL};
@@ -206,7 +207,7 @@ static void write_position_grad(struct mpp_emit *e, const struct mpp_instr *in)
     if (later)
         mpp_emit_line(e, "if (!later)");
     if (strcmp(add, "true") != 0)
-        mpp_emit_line(e, "%smemset(%s, 0, %lld * sizeof(float));", later ? "    " : "", result(e, in, 0), count(table));
+        mpp_emit_line(e, "%smpp_zero(r, %s, %lld * sizeof(float));", later ? "    " : "", result(e, in, 0), count(table));
     mpp_emit_line(e, "%s(r, %s, true, %s, %s);", accumulate_kernel(e, dy->dtype), rows_count(e, dy, width), arg(e, in, 0),
                   rows_from(e, result(e, in, 0), dy, width));
 }
@@ -458,10 +459,10 @@ void mpp_emit_instr(struct mpp_emit *e, const struct mpp_instr *in)
         write_accumulate(e, in);
         break;
     case MPP_INSTR_ADD_SCALAR:
-        mpp_emit_line(e, "%s[0] += %s[0];", result(e, in, 0), arg(e, in, 0));
+        mpp_emit_line(e, "%s(r, 1, true, %s, %s);", accumulate_kernel(e, MPP_F32), arg(e, in, 0), result(e, in, 0));
         break;
     case MPP_INSTR_ZERO:
-        mpp_emit_line(e, "memset(%s, 0, %lld * sizeof(float));", result(e, in, 0), count(mpp_emit_buffer(e, in->out[0])));
+        mpp_emit_line(e, "mpp_zero(r, %s, %lld * sizeof(float));", result(e, in, 0), count(mpp_emit_buffer(e, in->out[0])));
         break;
     case MPP_INSTR_SEND:
     case MPP_INSTR_RECEIVE:

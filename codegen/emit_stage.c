@@ -238,7 +238,7 @@ void mpp_emit_stage(struct mpp_emit *e)
         "dimension with its global extent, and over how many ranks it is split.", title(e), (long long)e->plan->micro_batches,
         e->plan->micro_batches == 1 ? "" : "es", (long long)e->g->batch, e->g->batch == 1 ? "" : "s",
         (long long)e->prog->arena_bytes));
-    mpp_text_add(out, "#include <string.h>\n\n#include \"kernels.h\"\n#include \"%s.h\"\n", e->name);
+    mpp_text_add(out, "#include \"kernels.h\"\n#include \"%s.h\"\n", e->name);
     emit_prologue(e);
     emit_passes(e, MPP_PHASE_FORWARD, "forward");
     emit_passes(e, MPP_PHASE_BACKWARD, "backward");

@@ -40,7 +40,7 @@ static void write_sum(struct mpp_emit *e, const struct mpp_instr *in)
 {
     mpp_emit_note(e, "Sum over stages%s%s%s. 4 bytes.", in->reason ? ": " : "", in->reason ? in->reason : "",
                   in->n_out ? "" : "; this one has no parameters");
-    mpp_emit_line(e, "mpp_sum_over_stages(r, %s);", in->n_out ? mpp_emit_ptr(e, in->out[0]) : "&(float){0}");
+    mpp_emit_line(e, "mpp_sum_over_stages(r, %s);", in->n_out ? mpp_emit_ptr(e, in->out[0]) : "NULL");
 }
 
 void mpp_emit_transfer(struct mpp_emit *e, const struct mpp_instr *in)

@@ -185,8 +185,8 @@ static const char *dropout(struct fused *f, mpp_id id, const char *x)
         k++;
     int n = f->n_vars++;
     mpp_fused_add(f, "const uint64_t e%d = %s;", n, global_element(f, k));
-    return mpp_arena_printf(arena, "%s * mpp_dropout_factor(mpp_uniform_at(r->seed, r->step, op%d, (uint32_t)e%d, "
-                                   "(uint32_t)(e%d >> 32)), ratio%d)", x, k, n, n, k);
+    return mpp_arena_printf(arena, "%s * mpp_dropout_factor(mpp_uniform_at(%s, op%d, (uint32_t)e%d, (uint32_t)(e%d >> 32)), ratio%d)",
+                            x, f->kernel ? "seed, step" : "r->seed, r->step", k, n, n, k);
 }
 
 /* The value of an elementwise op from those of its operands. */
@@ -238,9 +238,10 @@ static const char *loaded(struct fused *f, const struct fused_tensor *t, int com
 {
     struct mpp_arena *arena = f->e->arena;
     enum mpp_dtype dtype = f->e->g->tensors[t->id].dtype;
-    const char *x = mpp_arena_printf(arena, "%s[%s]", mpp_fused_in_name(f, t->in), mpp_fused_index(f, t, u));
+    const char *x = f->kernel ? mpp_fused_read(f, t, combo, u)
+                              : mpp_arena_printf(arena, "%s[%s]", mpp_fused_in_name(f, t->in), mpp_fused_index(f, t, u));
     if (!mpp_emit_is_half(dtype))
-        return x;
+        return f->kernel ? remember(f, t->id, combo, x) : x;
     const char *name = mpp_arena_printf(arena, "v%d", f->n_vars++);
     mpp_fused_add(f, "const float %s = %s;", name, mpp_emit_load(arena, dtype, x));
     return remember(f, t->id, combo, name);

@@ -282,7 +282,7 @@ void mpp_backward(struct mpp_rank *r, int chunk, int micro_batch);
 void mpp_send(struct mpp_rank *r, int transfer, const void *x);
 void mpp_receive(struct mpp_rank *r, int transfer, void *x);
 
-/* *X, alike on all ranks of a stage, becomes its sum over the stages, added in their order: the same bits on every rank.
+/* X NULL: this stage has no term. *X, alike on all ranks of a stage, becomes its sum over the stages, added in their order: the same bits on every rank.
  * Called by all ranks of the job. */
 void mpp_sum_over_stages(struct mpp_rank *r, float *x);
 

@@ -46,13 +46,14 @@ void mpp_sum_over_stages(struct mpp_rank *r, float *x)
         int count = n - first < STAGES_AT_ONCE ? n - first : STAGES_AT_ONCE, own = r->stage_index - first;
         memset(terms, 0, sizeof terms);
         if (own >= 0 && own < count && r->rank == r->stage->first_rank)
-            terms[own] = *x;
+            terms[own] = x != NULL ? *x : 0;
         r->transport->ops->all_reduce(r, MPP_WORLD, terms, count, false);
         for (int i = 0; i < count; i++)
             sum = first + i == 0 ? terms[i] : sum + terms[i];
     }
     if (n == 1)
         return;
-    *x = sum;
+    if (x != NULL)
+        *x = sum;
     mpp_trace_end(r, begun_s, MPP_TRACE_STAGES, 0, 0, 4);
 }
