@@ -93,6 +93,7 @@ int mpp_device_attach(struct mpp_rank *r, int ordinal, struct mpp_error *error);
 void mpp_device_detach(struct mpp_rank *r);
 
 /* groups.c, transfers.c: end the rank's communicators; nothing where there are none. */
+void mpp_comm_end(const struct mpp_rank *r, ncclComm_t comm);
 void mpp_groups_free(struct mpp_rank *r);
 void mpp_channels_free(struct mpp_rank *r);
 

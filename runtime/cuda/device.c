@@ -270,17 +270,10 @@ void mpp_zero(struct mpp_rank *r, void *x, size_t bytes)
         MPP_CUDA_CHECK(r, cudaMemsetAsync(x, 0, bytes, mpp_stream(r)));
 }
 
-/* The count of skipped steps comes along, where the device has it. */
 void mpp_device_synchronize(struct mpp_rank *r)
 {
-    float skipped = 0;
-    if (r->device == NULL)
-        return;
-    if (r->device->skipped != NULL)
-        MPP_CUDA_CHECK(r, cudaMemcpyAsync(&skipped, r->device->skipped, sizeof skipped, cudaMemcpyDeviceToHost, r->device->compute));
-    MPP_CUDA_CHECK(r, cudaStreamSynchronize(r->device->compute));
-    if (r->device->skipped != NULL)
-        r->skipped = (int64_t)skipped;
+    if (r->device != NULL)
+        MPP_CUDA_CHECK(r, cudaStreamSynchronize(r->device->compute));
 }
 
 const char *mpp_device_describe(const struct mpp_rank *r, char *text, size_t n)

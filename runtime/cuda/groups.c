@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/job.h"
 #include "core/transport.h"
 #include "cuda/cuda_internal.h"
 
@@ -46,10 +47,19 @@ ncclComm_t mpp_cuda_group(struct mpp_rank *r, unsigned mask)
     return *comm;
 }
 
+void mpp_comm_end(const struct mpp_rank *r, ncclComm_t comm)
+{
+    const struct mpp_local *local = r->impl;
+    if (local != NULL && (local->exit_code == MPP_EXIT_SYSTEM || local->exit_code == MPP_EXIT_INPUT))
+        (void)ncclCommAbort(comm); /* its work may never end */
+    else
+        (void)ncclCommDestroy(comm);
+}
+
 void mpp_groups_free(struct mpp_rank *r)
 {
     for (unsigned mask = 0; mask < 2 * MPP_WORLD; mask++)
         if (r->device->group[mask] != NULL)
-            (void)ncclCommAbort(r->device->group[mask]); /* its work has ended, or never will */
+            mpp_comm_end(r, r->device->group[mask]);
     memset(r->device->group, 0, sizeof r->device->group);
 }

@@ -38,7 +38,11 @@ enum {
     MPP_WARP = 32,
     MPP_BLOCK = 256,        /* threads of a block where nothing asks for another number */
     MPP_COLUMN_THREADS = 8, /* rows at a time of a block of 32 columns (mpp_column_block) */
+#ifdef MPP_CUDA_SHIM
+    MPP_MAX_BLOCKS = 8,     /* loops go on by strides of the grid: a loop is cheaper there than a thread */
+#else
     MPP_MAX_BLOCKS = 1 << 20,
+#endif
 };
 
 /* KERNEL, in parentheses where it has a comma, on the rank's compute stream; nothing where the grid is empty. */
@@ -72,7 +76,7 @@ enum {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, mpp_end_##i = (n); i < mpp_end_##i; \
          i += (int64_t)gridDim.x * blockDim.x)
 
-/* Blocks for N items, PER_BLOCK of them each, at most MPP_MAX_BLOCKS (loops go on by strides of the grid). */
+/* Blocks for N items, PER_BLOCK of them each, at most MPP_MAX_BLOCKS. */
 static inline unsigned mpp_grid(int64_t n, int64_t per_block)
 {
     int64_t blocks = (n + per_block - 1) / per_block;

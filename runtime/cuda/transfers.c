@@ -197,7 +197,7 @@ void mpp_channels_free(struct mpp_rank *r)
     for (int i = 0; i < all->n; i++) {
         struct channel *c = &all->channels[i];
         if (c->comm != NULL)
-            (void)ncclCommAbort(c->comm);
+            mpp_comm_end(r, c->comm);
         if (c->stream != NULL)
             (void)cudaStreamDestroy(c->stream);
         (void)cudaFree(c->room);
@@ -329,9 +329,10 @@ void mpp_sum_over_stages(struct mpp_rank *r, float *x)
     double begun_s = mpp_trace_begin(r);
     float *terms = mpp_cuda_scratch(r, MPP_SCRATCH_ROWS, (size_t)n * sizeof *terms);
     mpp_zero(r, terms, (size_t)n * sizeof *terms);
-    if (r->rank == r->stage->first_rank)
+    if (x != NULL && r->rank == r->stage->first_rank)
         mpp_copy(r, terms + r->stage_index, x, sizeof *x);
     mpp_all_reduce(r, MPP_WORLD, terms, n, MPP_REDUCE_SUM);
-    mpp_cuda_add_terms(r, n, terms, x);
+    if (x != NULL)
+        mpp_cuda_add_terms(r, n, terms, x);
     mpp_trace_end(r, begun_s, MPP_TRACE_STAGES, 0, 0, 4);
 }

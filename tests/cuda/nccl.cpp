@@ -92,14 +92,16 @@ ncclResult_t meet(ncclComm_t comm, const void *src, size_t bytes)
     return code;
 }
 
-/* y [count] = the sum or maximum over the members of their floats from AT on. */
+/* y [count] = the sum or maximum over the members of their floats from AT on, in the order of ranks. */
 void reduce(const team *t, size_t at, size_t count, ncclRedOp_t op, float *y)
 {
-    for (size_t k = 0; k < count; k++)
-        for (int i = 0; i < t->n; i++) {
-            float x = ((const float *)t->src[(size_t)i])[at + k];
-            y[k] = i == 0 ? x : op == ncclSum ? y[k] + x : x > y[k] ? x : y[k];
-        }
+    for (int i = 0; i < t->n; i++) {
+        const float *x = (const float *)t->src[(size_t)i] + at;
+        if (i == 0)
+            memcpy(y, x, count * sizeof *y);
+        for (size_t k = 0; k < count && i > 0; k++)
+            y[k] = op == ncclSum ? y[k] + x[k] : x[k] > y[k] ? x[k] : y[k];
+    }
 }
 
 ncclResult_t take(const receipt *r)
@@ -237,7 +239,8 @@ ncclResult_t ncclAllReduce(const void *src, void *dst, size_t count, ncclDataTyp
     ncclResult_t code = meet(comm, src, count * sizeof(float));
     if (code != ncclSuccess)
         return code;
-    reduce(comm->all, 0, count, op, y.data());
+    if (count > 0)
+        reduce(comm->all, 0, count, op, y.data());
     code = barrier(comm->all); /* dst may be src */
     if (code == ncclSuccess && count > 0)
         memcpy(dst, y.data(), count * sizeof(float));
@@ -253,7 +256,8 @@ ncclResult_t ncclReduceScatter(const void *src, void *dst, size_t count, ncclDat
     ncclResult_t code = meet(comm, src, count * sizeof(float));
     if (code != ncclSuccess)
         return code;
-    reduce(comm->all, (size_t)comm->rank * count, count, op, y.data());
+    if (count > 0)
+        reduce(comm->all, (size_t)comm->rank * count, count, op, y.data());
     code = barrier(comm->all);
     if (code == ncclSuccess && count > 0)
         memcpy(dst, y.data(), count * sizeof(float));
