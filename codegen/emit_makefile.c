@@ -133,7 +133,7 @@ static const char rules[] =
     "\t@mkdir -p $(@D)\n"
     "\t$(CC) $(CFLAGS) $(FLAGS) $(STRICT) -c $< -o $@\n"
     "\n"
-    "$(OUT)/%.o: %.cu $(wildcard *.h) $(HEADERS) $(OUT)/built-with\n"
+    "build/cuda/kernels.o build/shim/kernels.o: kernels.cu $(wildcard *.h) $(HEADERS) $(OUT)/built-with\n"
     "\t@mkdir -p $(@D)\n"
     "\t$(CXX_CUDA) -D_GNU_SOURCE -I. -Iruntime $(BACKEND_FLAGS) -c $< -o $@\n"
     "\n"
