@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unordered_set>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -37,6 +38,7 @@ struct machine {
     const char *kernel;
     unsigned char *shared;
     int64_t read_bytes, written_bytes;
+    std::unordered_set<const void *> *common; /* what mpp_shim_count_common has counted in this launch */
 #if defined(__SANITIZE_ADDRESS__)
     void *fake_stack;
     const void *scheduler_stack;
@@ -211,6 +213,7 @@ void free_machine(void *arg)
     machine *m = (machine *)arg;
     for (int i = 0; i < MOST_THREADS; i++)
         free(m->fibers[i].stack);
+    delete m->common;
     free(m);
 }
 
@@ -319,6 +322,8 @@ void mpp_shim_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes
     m->arg = arg;
     m->shared = NULL;
     m->read_bytes = m->written_bytes = 0;
+    if (m->common != NULL)
+        m->common->clear();
     void *shared = NULL;
     if (shared_bytes > 0 && posix_memalign(&shared, 16, shared_bytes) != 0)
         fault("out of memory");
@@ -374,4 +379,13 @@ void mpp_shim_count(int64_t read_bytes, int64_t written_bytes)
 {
     the_machine->read_bytes += read_bytes;
     the_machine->written_bytes += written_bytes;
+}
+
+void mpp_shim_count_common(const void *at, int64_t bytes)
+{
+    machine *m = the_machine;
+    if (m->common == NULL)
+        m->common = new std::unordered_set<const void *>();
+    if (m->common->insert(at).second)
+        m->read_bytes += bytes;
 }

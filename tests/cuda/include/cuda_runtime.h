@@ -50,6 +50,8 @@ void mpp_shim_exchange(const void *mine, size_t bytes, int source, void *out);
 int mpp_shim_lane(void);
 /* Bytes that the running kernel reads and writes (-DMPP_COUNT_BYTES). */
 void mpp_shim_count(int64_t read_bytes, int64_t written_bytes);
+/* Bytes at AT that many threads read: counted once a launch. */
+void mpp_shim_count_common(const void *at, int64_t bytes);
 
 template <class Body> inline void mpp_shim_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, Body body)
 {

@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""The CUDA trainers of plans, on a machine without a GPU: built against tests/cuda, which runs their kernels on processors, they
+compute what the references compute; where nvcc is they also compile and link for GPUs, and say what is missing.
+
+By default one plan of each kind; --full: more plans, all architectures, AddressSanitizer and both orders of threads for all.
+"""
+import hashlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import harness as h
+import test_equivalence as eq
+import test_precision as precision
+
+SHIM = h.ROOT / "tests" / "cuda"
+NVCC = next((p for p in (shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc", *sorted(map(str, Path("/usr/local").glob("cuda-*/bin/nvcc"))))
+             if p and Path(p).exists()), None)
+FOLLOW = precision.FOLLOW
+SPREAD = precision.SPREAD
+
+
+# ---- building ----
+
+def sources():
+    return sorted(p for folder in ("runtime", "tests/cuda") for p in (h.ROOT / folder).rglob("*") if p.is_file())
+
+
+def build(p, *flags, ok=True):
+    """The trainer of P against the shim; plans share the compiled runtime. OK: it must succeed."""
+    flags = [f for f in flags if f]
+    text = "".join(f"{s.relative_to(h.ROOT)}{s.read_text()}" for s in sources()) + " ".join(flags)
+    shared = Path(os.environ.get("MPP_BUILD", h.ROOT / "build")) / "trainer-runtime" / ("cuda-" + hashlib.sha256(text.encode()).hexdigest()[:12])
+    shared.mkdir(parents=True, exist_ok=True)
+    for s in (p.dir / "runtime").rglob("*"):
+        os.utime(s, (0, 0))  # older than what is shared, whose name tells the content
+    made = h.run(["make", "-s", "-j2", "-C", p.dir, "BACKEND=cuda", f"CUDA_SHIM={SHIM}", f"RUNTIME_BUILD={shared}", "MPI=0",
+                  *(flags or ["CFLAGS=-O1"])], 600)
+    return h.must(made) if ok else made
+
+
+def plan(model, devices, fix="", setting=None, **kwargs):
+    d, setting_fix, _ = model.settings[setting] if setting else ({}, [], [])
+    fixes = ",".join(f for f in [fix, *setting_fix] if f)
+    return h.plan(model.model, gpus=devices, preset=model.preset, D={**model.base, **d}, fix=fixes or None, **kwargs)
+
+
+# ---- the references, on the shim ----
+
+TINY, DEEP, BERT = "gpt2-tiny", "gpt2-deep", "bert-tiny"
+PLANS = [  # model, setting, devices, --fix, of the sample
+    (TINY, "A", 1, "", True),
+    (TINY, "C", 4, "dp=2,tp=2", True),
+    (TINY, "B", 4, "dp=4,zero=3", True),
+    (TINY, "C", 4, "dp=4,zero=1", False),
+    (TINY, "C", 2, "", False),
+    (TINY, "B", 4, "", False),
+    (TINY, "B", 4, "tp=4,sequence_parallel=true", True),
+    (TINY, "A", 2, "tp=2,vocab_parallel=true", True),
+    (TINY, "A", 3, "tp=3,shard:h.*.attn.c_attn.weight=heads/model", False),
+    (TINY, "C", 2, "dp=2,micro_batches=4", False),
+    (DEEP, "cosine", 1, "", False),
+    (DEEP, "accum16", 2, "", False),
+    (DEEP, "cosine", 2, "pp=2,schedule=1f1b,micro_batches=2", True),
+    (DEEP, "cosine", 4, "pp=2,dp=2,schedule=1f1b,micro_batches=6,recompute=full", False),
+    (DEEP, "cosine", 4, "pp=2,tp=2,schedule=1f1b,micro_batches=4", False),
+    (DEEP, "cosine", 4, "pp=4,schedule=gpipe,micro_batches=8", False),
+    (BERT, "adamw", 1, "", False),
+    (BERT, "momentum", 2, "tp=2", True),
+    (BERT, "adamw", 4, "dp=2,tp=2", False),
+    (BERT, "adamw_eps", 4, "dp=4,zero=2", False),
+]
+
+
+def reference(m, setting, devices, fix, orders):
+    what = f"{m.folder} {setting}, {devices} ranks, {fix or 'auto'}"
+    p = plan(m, devices, fix, setting)
+    build(p)
+    name, data, losses = m.settings[setting][2][0]
+    for order in orders:
+        dump = {"dump_grads": h.TMP / "grads.safetensors"} if order == orders[0] else {}
+        run = p.train(data=f"npy:{data}", init=m.weights, steps=10 if h.FULL else 4, seed=1, env={"MPP_SHIM_ORDER": order}, **dump)
+        h.close(f"{what}, {order}: losses", run.losses, losses[:len(run.losses)], m.tolerance)
+        h.check(len(run.losses) == (10 if h.FULL else 4), f"{what}, {order}: all steps", len(run.losses))
+        h.check("standing in for GPU" in run.out, f"{what}: runs on the shim", run.out[:200])
+        if dump:
+            eq.check_gradients(what, m, dump["dump_grads"])
+    p.remove()
+
+
+def references():
+    models = {m.folder: m for m in (eq.gpt2_tiny(), eq.gpt2_deep(), eq.bert_tiny())}
+    for i, (folder, setting, devices, fix, sample) in enumerate(PLANS):
+        if sample or h.FULL:
+            orders = ("forward", "backward") if h.FULL or i == 1 else ("forward",)
+            h.guarded(f"{folder} {setting} {fix}", reference, models[folder], setting, devices, fix, orders)
+
+
+# ---- 16 bits ----
+
+def follow(kind, devices, fix, steps):
+    """The losses follow those of fp32 on the host, and are near those of the same plan there."""
+    p = precision.plan(kind, devices, fix)
+    wide = precision.train(precision.plan("fp32"), steps=steps).losses
+    host = precision.train(p, steps=steps).losses
+    os.remove(p.dir / "trainer")
+    build(p)
+    got = precision.train(p, steps=steps).losses
+    off = float(np.max(np.abs(np.array(got) / np.array(wide) - 1)))
+    h.check(len(got) == steps and off <= FOLLOW, f"{kind}, {devices} ranks, {fix}: follows fp32", f"off by {100 * off:.3g} %")
+    h.close(f"{kind}, {devices} ranks, {fix}: as on the host", got, host, SPREAD)
+
+
+def overflow():
+    """Steps whose gradients overflow are skipped, the scale of the loss halves, and training goes on as if they had not been."""
+    p = precision.plan("fp16", 2, "dp=2,zero=1")
+    build(p)
+    plain = precision.train(p, steps=4, source=precision.FIXED).losses
+    run = precision.train(p, steps=24, source=precision.FIXED, loss_scale=2.0 ** 36)
+    n = precision.first_skips("overflow", run, 2.0 ** 36)
+    h.close("overflow: then as without", run.losses[n:n + 4], plain, SPREAD)
+
+
+# ---- a test of the tests ----
+
+def broken_barrier():
+    """A kernel that lost a barrier computes something else, or hangs: the references show it."""
+    m = eq.gpt2_tiny()
+    p = plan(m, 1, "", "A")
+    source = p.dir / "runtime" / "cuda" / "kernels_attention.cu"
+    text = source.read_text()
+    mark = "        load_tile<TYPE>(v, h.stride, v0, v_end, d0, n, v_tile);\n        __syncthreads();\n"
+    if not h.check(text.count(mark) == 1, "broken barrier: there is one to remove"):
+        return
+    source.write_text(text.replace(mark, mark.replace("        __syncthreads();\n", "")))
+    h.must(h.run(["make", "-s", "-j2", "-C", p.dir, "BACKEND=cuda", f"CUDA_SHIM={SHIM}", "RUNTIME_BUILD=broken", "MPI=0", "CFLAGS=-O1"], 600))
+    name, data, losses = m.settings["A"][2][0]
+    for order in ("forward", "backward"):
+        run = p.train(data=f"npy:{data}", init=m.weights, steps=2, seed=1, env={"MPP_SHIM_ORDER": order}, allow_failure=True)
+        same = len(run.losses) == 2 and all(x is not None and abs(x - y) <= m.tolerance for x, y in zip(run.losses, losses))
+        h.check(not same, f"broken barrier, {order}: it shows", run.losses)
+    p.remove()
+
+
+def sanitized(fix, devices):
+    """The whole trainer under AddressSanitizer: no kernel reads or writes outside of what is there."""
+    m = eq.gpt2_tiny()
+    p = plan(m, devices, fix, "C")
+    build(p, "CFLAGS=-O1 -g -fsanitize=address -fno-omit-frame-pointer")
+    name, data, losses = m.settings["C"][2][0]
+    run = p.train(data=f"npy:{data}", init=m.weights, steps=2, seed=1, env={"ASAN_OPTIONS": "detect_leaks=0"}, allow_failure=True)
+    h.check(run.process.returncode == 0 and "AddressSanitizer" not in run.err, f"sanitized, {devices} ranks", run.err[:800])
+    h.close(f"sanitized, {devices} ranks: losses", run.losses, losses[:2], m.tolerance)
+    p.remove()
+
+
+# ---- bytes ----
+
+def bytes_moved():
+    """Each emitted fused kernel reads each input once and writes each output once."""
+    m = eq.gpt2_tiny()
+    p = plan(m, 1, "", "A")
+    build(p, "CFLAGS=-O1 -DMPP_COUNT_BYTES")
+    name, data, losses = m.settings["A"][2][0]
+    report = h.TMP / "bytes.txt"
+    p.train(data=f"npy:{data}", init=m.weights, steps=1, seed=1, env={"MPP_SHIM_REPORT": str(report)})
+    rows = {}
+    for line in report.read_text().splitlines():
+        launches, read, written, kernel = line.split(" ", 3)
+        rows.setdefault(kernel.strip("()").split("<")[0], []).append((int(launches), int(read), int(written)))
+    batch, seq, hidden, layers, vocab = 8, 64, 128, 4, 512
+    n, f = batch * seq * hidden, 4  # elements of an activation, bytes of a float
+    expected = {  # launches, read, written of each
+        "fused_bias_split_kernel": (layers, (3 * n + 3 * hidden) * f, 3 * n * f),
+        "fused_bias_add_kernel": (2 * layers, (2 * n + hidden) * f, n * f),
+        "fused_bias_gelu_kernel": (layers, (4 * n + 4 * hidden) * f, 8 * n * f),
+    }
+    for kernel, (launches, read, written) in expected.items():
+        got = rows.get(kernel, [(0, 0, 0)])[0]
+        h.check(got == (launches, launches * read, launches * written), f"bytes of {kernel}",
+                f"{got}, expected {(launches, launches * read, launches * written)}")
+    p.remove()
+
+
+# ---- what is said where something is missing ----
+
+def says(what, p, env, *words, status=1):
+    run = p.train(data="synthetic", steps=1, env=env, allow_failure=True, metrics=False)
+    err = [line for line in run.err.splitlines() if line.startswith("error:")]
+    h.check(run.process.returncode == status and len(err) == 1 and all(w in err[0] for w in words), f"errors: {what}",
+            f"status {run.process.returncode}: {run.err[:400]}")
+
+
+def errors():
+    p = h.plan("models/gpt.xml", gpus=2, preset="tiny", fix="dp=2")
+    build(p)
+    says("no driver", p, {"MPP_SHIM_DRIVER": "0"}, "no NVIDIA driver")
+    says("an old driver", p, {"MPP_SHIM_DRIVER": "12040"}, "CUDA 12.4", "CUDA 13.0", "update the driver")
+    says("no GPU", p, {"MPP_SHIM_DEVICES": "0"}, "no GPU")
+    says("too few GPUs", p, {"MPP_SHIM_DEVICES": "1"}, "1 GPU for 2 ranks")
+    says("out of memory", p, {"MPP_SHIM_MEMORY": "50000000"}, "out of memory", "bytes", "free")
+    empty = {"PATH": h.TMP / "nothing"}
+    os.makedirs(h.TMP / "nothing", exist_ok=True)
+    for tool in ("make", "sh", "bash", "sed", "gcc", "cc"):
+        if shutil.which(tool) and not (h.TMP / "nothing" / tool).exists():
+            os.symlink(shutil.which(tool), h.TMP / "nothing" / tool)
+    made = h.run(["make", "-C", p.dir, "BACKEND=cuda", "CUDA_HOME=" if not NVCC else f"CUDA_HOME={h.TMP}/nowhere", "MPI=0"],
+                 env={"PATH": str(empty["PATH"])})
+    h.check(made.returncode != 0 and "CUDA_HOME=DIR" in made.stderr and ("nvcc" in made.stderr), "errors: no nvcc", made.stderr[:400])
+    host = h.run(["make", "-s", "-C", p.dir, "-n", "BACKEND=host", "MPI=0"], env={"PATH": os.environ["PATH"]})
+    h.check(host.returncode == 0, "errors: the host's build does not mind", host.stderr[:400])
+    p.remove()
+
+
+# ---- nvcc ----
+
+def compiles(arch, model, preset, devices, fix, extra=()):
+    p = h.plan(model, gpus=devices, preset=preset, fix=fix, extra=extra)
+    home = str(Path(NVCC).resolve().parent.parent)
+    made = h.run(["make", "-s", "-j2", "-C", p.dir, "BACKEND=cuda", f"CUDA_ARCH={arch}", f"CUDA_HOME={home}", "MPI=0"], 1200)
+    what = f"nvcc, {arch}, {model} {preset}"
+    h.check(made.returncode == 0 and "warning" not in made.stdout + made.stderr, f"{what}: compiles and links without a warning",
+            (made.stdout + made.stderr)[-1500:])
+    if made.returncode == 0 and not Path("/dev/nvidia0").exists():
+        says(f"{what}: without a driver", p, {}, "no NVIDIA driver")
+    p.remove()
+
+
+def nvcc():
+    if NVCC is None:
+        h.skip("nvcc is not here: nothing is compiled for GPUs")
+        return
+    for arch in ("sm_75", "sm_80", "sm_90"):
+        compiles(arch, "models/gpt.xml", "tiny", 4, "dp=2,tp=2")
+        compiles(arch, "models/bert.xml", "tiny", 2, "tp=2")
+        compiles(arch, "models/gpt.xml", "tiny", 2, "dp=2", ("--precision", "bf16"))
+
+
+def main():
+    parts = {"references": references, "bf16": lambda: follow("bf16", 2, "dp=2", 50 if h.FULL else 8),
+             "fp16": lambda: follow("fp16", 4, "dp=2,tp=2", 50 if h.FULL else 8), "overflow": overflow,
+             "barrier": broken_barrier, "bytes": bytes_moved, "errors": errors}
+    if h.FULL:
+        parts["sanitized 1"] = lambda: sanitized("", 1)
+        parts["sanitized 4"] = lambda: sanitized("dp=2,tp=2", 4)
+        parts["nvcc"] = nvcc
+    for name in h.only(parts):
+        h.guarded(name, parts[name])
+    return h.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
