@@ -3,13 +3,20 @@
 
 #include "codegen/emit_internal.h"
 
-/* TEXT with NAME for every @. */
+/* TEXT with NAME for every @; lines that become too long for it are broken. */
 static void add_named(struct mpp_text *out, const char *text, const char *name)
 {
     while (*text) {
-        int n = (int)strcspn(text, "@");
-        mpp_text_add(out, "%.*s%s", n, text, text[n] ? name : "");
-        text += n + (text[n] != '\0');
+        struct mpp_text line = {.arena = out->arena};
+        int indent = (int)strspn(text, " "), left = (int)strcspn(text, "\n") - indent;
+        for (text += indent; left > 0;) {
+            int n = (int)strcspn(text, "@\n");
+            mpp_text_add(&line, "%.*s%s", n, text, n < left ? name : "");
+            text += n + (n < left);
+            left -= n + 1;
+        }
+        mpp_text_line(out, line.n ? indent : 0, mpp_text_string(&line));
+        text += *text == '\n';
     }
 }
 

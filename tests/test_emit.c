@@ -91,7 +91,7 @@ static char *read_file(struct mpp_arena *arena, const char *path, size_t *out_si
 
 /* ---- the text ---- */
 
-static const char *const emitted[] = {"stage0.c", "stage0.h", "stage0_tables.c", "kernels.c", "kernels.h", "plan.c", "plan.h", "Makefile"};
+static const char *const emitted[] = {"stage0.c", "stage0.h", "stage0_tables.c", "kernels.c", "kernels.cu", "kernels.h", "plan.c", "plan.h", "Makefile"};
 enum { N_EMITTED = sizeof emitted / sizeof emitted[0] };
 
 static int lines_of(struct mpp_arena *arena, const char *dir)
@@ -146,7 +146,7 @@ static void test_text(const char *tmp)
     int few = lines_of(j[0].arena, dirs[0]), many = lines_of(j[2].arena, dirs[2]);
     check(many <= few + few / 20, "96 layers take %d lines, 2 take %d", many, few);
     check_compiles(dirs[0]);
-    check(!shell("make -s -C %s BACKEND=cuda >/dev/null 2>&1", dirs[0]), "BACKEND=cuda is refused");
+    check(!shell("make -s -C %s BACKEND=tpu >/dev/null 2>&1", dirs[0]), "BACKEND=tpu is refused");
     for (int i = 0; i < 3; i++)
         close_job(&j[i]);
 }
