@@ -20,6 +20,7 @@
 #include "codegen/outdir.h"
 #include "codegen/program.h"
 #include "costmodel/costmodel.h"
+#include "inspect/export.h"
 #include "inspect/inspect.h"
 #include "inspect/plandir.h"
 #include "ir/graph.h"
@@ -412,6 +413,19 @@ static enum mpp_status diff(struct job *job)
     return mpp_inspect_diff(job->arena, job->diag, o->diff, o->model, o->cluster, &(struct mpp_inspect_out){stdout, o->json});
 }
 
+/* A plan directory for other programs. */
+static enum mpp_status export(struct job *job)
+{
+    struct mpp_plandir d;
+    job->phase = "reading the plan";
+    MPP_TRY(mpp_plandir_read(job->arena, job->diag, job->options.model, job->options.cluster, false, &d));
+    job->phase = "writing the export";
+    hold_signals(true);
+    enum mpp_status st = mpp_export(job->arena, job->diag, job->options.export_kind, &d, job->options.out);
+    hold_signals(false);
+    return st;
+}
+
 static enum mpp_status solve_iopddl(struct job *job)
 {
     struct mpp_pairwise_settings set = mpp_pairwise_defaults();
@@ -453,7 +467,7 @@ static int work(struct job *job, int argc, char **argv)
     else if (st == MPP_OK && o->completion)
         mpp_options_completion(stdout, o->completion, mpp_cluster_names(job->arena, &(int){0}));
     else if (st == MPP_OK)
-        st = o->calibrate ? calibrate(job) : o->iopddl ? solve_iopddl(job) : o->report ? report(job) : o->diff ? diff(job) : run(job);
+        st = o->calibrate ? calibrate(job) : o->iopddl ? solve_iopddl(job) : o->report ? report(job) : o->diff ? diff(job) : o->export_kind ? export(job) : run(job);
     if ((fflush(stdout) != 0 || ferror(stdout)) && st == MPP_OK)
         st = cannot_write(job->diag, "standard output");
     return st == MPP_OK ? 0 : st == MPP_IO ? 1 : st == MPP_LIMIT && interrupted ? 128 + (ended_by ? ended_by : SIGINT) : 2;

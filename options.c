@@ -46,6 +46,7 @@ static const struct option {
 
     {{"--diff", NULL, "A B", "plan directories", "dir", "what differs between two plans, and why one is faster"}, TEXT, AT(diff)},
     {{"--report", NULL, "DIR", "plan directories", "dir", "write report.html and report.txt of a plan again"}, TEXT, AT(report)},
+    {{"--export", NULL, "KIND DIR", "plan directories", "trace", "write a plan for other programs, to -o FILE or stdout"}, TEXT, AT(export_kind)},
 
     {{"--dump-after", NULL, "PASS", "looking inside", "build|autodiff|optimizer|precision|fuse", "print the graph after that pass"}, TEXT, AT(dump_after)},
     {{"--dump-ilp", NULL, "DIR", "looking inside", "dir", "write the integer programs as CPLEX LP files"}, TEXT, AT(dump_ilp)},
@@ -200,6 +201,10 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
         mpp_diag_error(diag, nowhere, "--calibrate goes with --time-limit alone, not with %s", beside ? beside : "--solve-iopddl");
     if (o->report && ((beside && strcmp(beside, "--cluster") != 0) || o->gpus || o->from_plan || searched || o->predict || o->calibrate || o->iopddl))
         mpp_diag_error(diag, nowhere, "--report goes with --cluster alone: the plan directory says the rest");
+    if (o->export_kind && (o->gpus || o->from_plan || searched || o->stats || o->predict || o->calibrate || o->iopddl || o->report))
+        mpp_diag_error(diag, nowhere, "--export goes with a plan directory, -o FILE and --cluster alone: the directory says the rest");
+    if (o->export_kind && !o->model)
+        mpp_diag_error(diag, nowhere, "--export wants a plan directory: mpplan --export %s plan/", o->export_kind);
     if (o->export_iopddl && (p->pp > 1 || p->interleave > 1 || p->recompute > 0 || p->schedule >= 0))
         mpp_diag_error(diag, nowhere, "--export-iopddl writes the problems of plans of one stage: not with stages, schedules or "
                        "recomputation in --fix");
@@ -249,6 +254,7 @@ enum mpp_status mpp_options_parse(struct mpp_arena *arena, struct mpp_diag *diag
     }
     check_kernels(diag, o);
     check_word(diag, "--completion", o->completion);
+    check_word(diag, "--export", o->export_kind);
     check_together(diag, o);
     return mpp_diag_errors(diag) ? MPP_INVALID : MPP_OK;
 }
