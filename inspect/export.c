@@ -11,6 +11,7 @@ static const struct kind {
     enum mpp_status (*write)(struct mpp_diag *, const struct mpp_plandir *, FILE *);
 } kinds[] = {
     {"trace", mpp_export_trace},
+    {"dot", mpp_export_dot},
 };
 
 static enum mpp_status cannot_write(struct mpp_diag *diag, const char *path)

@@ -20,4 +20,8 @@ enum mpp_status mpp_export(struct mpp_arena *arena, struct mpp_diag *diag, const
  * theirs in the first and the last micro-batch alone. */
 enum mpp_status mpp_export_trace(struct mpp_diag *diag, const struct mpp_plandir *d, FILE *out) MPP_CHECKED;
 
+/* The partitioned graph in Graphviz's language, forward and backward: kernels with their splits, collectives, messages between
+ * stages. Layers planned alike, and stages that are alike, are drawn once. */
+enum mpp_status mpp_export_dot(struct mpp_diag *diag, const struct mpp_plandir *d, FILE *out) MPP_CHECKED;
+
 #endif
