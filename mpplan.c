@@ -406,6 +406,22 @@ static enum mpp_status report(struct job *job)
     return mpp_report_write(diag, d.graph, d.cluster, plan, prog, stdout);
 }
 
+static enum mpp_status sweep(struct job *job)
+{
+    const struct mpp_options *o = &job->options;
+    struct progress progress;
+    struct mpp_source source = {.model = o->model, .model_options = o->model_options, .cluster = o->cluster, .gpus = o->gpus, .unfused = o->unfused,
+                                .plan = {.pins = o->pins, .time_limit_s = o->time_limit_s, .interrupt = &interrupted}};
+    source.plan.progress = progress_begin(&progress);
+    job->phase = "planning";
+    may_settle = isatty(STDERR_FILENO);
+    enum mpp_status st = mpp_inspect_sweep(job->arena, job->diag, &source, o->n_sweeps, o->sweeps, o->price,
+                                           &(struct mpp_inspect_out){stdout, o->json});
+    may_settle = false;
+    progress_end(&progress, source.plan.progress);
+    return st;
+}
+
 static enum mpp_status diff(struct job *job)
 {
     const struct mpp_options *o = &job->options;
@@ -467,7 +483,13 @@ static int work(struct job *job, int argc, char **argv)
     else if (st == MPP_OK && o->completion)
         mpp_options_completion(stdout, o->completion, mpp_cluster_names(job->arena, &(int){0}));
     else if (st == MPP_OK)
-        st = o->calibrate ? calibrate(job) : o->iopddl ? solve_iopddl(job) : o->report ? report(job) : o->diff ? diff(job) : o->export_kind ? export(job) : run(job);
+        st = o->calibrate ? calibrate(job)
+           : o->iopddl ? solve_iopddl(job)
+           : o->report ? report(job)
+           : o->export_kind ? export(job)
+           : o->diff ? diff(job)
+           : o->n_sweeps ? sweep(job)
+           : run(job);
     if ((fflush(stdout) != 0 || ferror(stdout)) && st == MPP_OK)
         st = cannot_write(job->diag, "standard output");
     return st == MPP_OK ? 0 : st == MPP_IO ? 1 : st == MPP_LIMIT && interrupted ? 128 + (ended_by ? ended_by : SIGINT) : 2;

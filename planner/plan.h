@@ -149,6 +149,7 @@ struct mpp_plan_options {
     bool quick;                   /* any plan that fits will do: the first one is taken */
     bool glance;                  /* where little memory is taken only: what it does not find may be there all the same */
     bool quiet;                   /* nothing fits: MPP_INFEASIBLE without looking for ways out */
+    int64_t *least_bytes;         /* nothing fits: what a device needs at least; stays as it is where that is not known. NULL */
     volatile int *interrupt;
 };
 

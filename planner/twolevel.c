@@ -718,6 +718,12 @@ static int64_t programs_for(int n_devices, bool quick)
     return quick ? 0 : n < most ? n : most;
 }
 
+static void note_least(const struct mpp_plan_options *options, int64_t bytes)
+{
+    if (options->least_bytes && bytes > 0)
+        *options->least_bytes = bytes;
+}
+
 enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
                                   const struct mpp_cluster *cluster, const struct mpp_plan_options *options,
                                   struct mpp_plan **out)
@@ -756,8 +762,10 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     }
     MPP_TRY(look_alone(w));
     bool none = stored_bytes(w) > w->capacity; /* nothing fits, whatever is done */
-    if (none && options->quiet)
+    if (none && options->quiet) {
+        note_least(options, stored_bytes(w));
         return MPP_INFEASIBLE;
+    }
     if (none)
         MPP_TRY(find_nearest(w));
     w->reserve = w->reserve && !none;
@@ -776,8 +784,10 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
         again.whole_room = true;
         return mpp_plan_pipeline(arena, diag, graph, cluster, &again, out);
     }
-    if (options->quiet)
+    if (options->quiet && (nearest(w)->bytes > 0 || !options->least_bytes)) {
+        note_least(options, nearest(w)->bytes);
         return MPP_INFEASIBLE;
+    }
     struct mpp_search_result failed = as_failed(w, nearest(w));
     if (failed.least_bytes == 0) {
         mpp_diag_error(diag, (struct mpp_loc){0}, "no plan does what --fix asks: no mesh of the pinned sizes runs all ops");
