@@ -112,9 +112,17 @@ struct mpp_plan {
 };
 
 /* ---- pins: --fix ---- */
-struct mpp_pin_tensor {
-    const char *glob, *dimension, *axis; /* shard:GLOB=dimension/axis */
+enum mpp_pin_kind {
+    MPP_PIN_SHARD,                /* shard:GLOB=dimension/axis: values as made; parameters as they rest and are read */
+    MPP_PIN_REST,                 /* rest:GLOB=dimension/axis: parameters and inputs as they rest */
+    MPP_PIN_SPLIT,                /* split:GLOB=dimension/axis: ops of that name */
 };
+struct mpp_pin_tensor {           /* DIMENSION: a name, "#1" (by place; of ops by letter), "whole" or "partial" */
+    const char *glob, *dimension, *axis;
+    enum mpp_pin_kind kind;
+};
+#define MPP_PIN_WHOLE "whole"
+#define MPP_PIN_PARTIAL "partial"
 struct mpp_pins {
     int dp, tp, pp;               /* 0: free */
     int interleave;               /* chunks per stage; 0: free */
