@@ -46,7 +46,7 @@ static const struct option {
 
     {{"--diff", NULL, "A B", "plan directories", "dir", "what differs between two plans, and why one is faster"}, TEXT, AT(diff)},
     {{"--report", NULL, "DIR", "plan directories", "dir", "write report.html and report.txt of a plan again"}, TEXT, AT(report)},
-    {{"--export", NULL, "KIND DIR", "plan directories", "trace|dot", "write a plan for other programs, to -o FILE or stdout"}, TEXT, AT(export_kind)},
+    {{"--export", NULL, "KIND DIR", "plan directories", "trace|dot|megatron", "write a plan for other programs, to -o FILE or stdout"}, TEXT, AT(export_kind)},
 
     {{"--dump-after", NULL, "PASS", "looking inside", "build|autodiff|optimizer|precision|fuse", "print the graph after that pass"}, TEXT, AT(dump_after)},
     {{"--dump-ilp", NULL, "DIR", "looking inside", "dir", "write the integer programs as CPLEX LP files"}, TEXT, AT(dump_ilp)},

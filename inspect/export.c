@@ -12,6 +12,7 @@ static const struct kind {
 } kinds[] = {
     {"trace", mpp_export_trace},
     {"dot", mpp_export_dot},
+    {"megatron", mpp_export_megatron},
 };
 
 static enum mpp_status cannot_write(struct mpp_diag *diag, const char *path)

@@ -24,4 +24,7 @@ enum mpp_status mpp_export_trace(struct mpp_diag *diag, const struct mpp_plandir
  * stages. Layers planned alike, and stages that are alike, are drawn once. */
 enum mpp_status mpp_export_dot(struct mpp_diag *diag, const struct mpp_plandir *d, FILE *out) MPP_CHECKED;
 
+/* A script that runs Megatron-LM with the arguments that say the same, after a list of what none of them says. */
+enum mpp_status mpp_export_megatron(struct mpp_diag *diag, const struct mpp_plandir *d, FILE *out) MPP_CHECKED;
+
 #endif
