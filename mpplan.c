@@ -480,6 +480,8 @@ static int work(struct job *job, int argc, char **argv)
         printf("mpplan %s\n", MPP_VERSION);
     else if (st == MPP_OK && o->schema)
         print_schema(job->arena);
+    else if (st == MPP_OK && o->plan_schema)
+        fputs(mpp_export_plan_schema(), stdout);
     else if (st == MPP_OK && o->completion)
         mpp_options_completion(stdout, o->completion, mpp_cluster_names(job->arena, &(int){0}));
     else if (st == MPP_OK)

@@ -53,6 +53,7 @@ static const struct option {
     {{"--export-iopddl", NULL, "DIR", "looking inside", "dir", "write them in the IOPDDL contest's format"}, TEXT, AT(export_iopddl)},
     {{"--solve-iopddl", NULL, "FILE", "looking inside", "file", "solve a problem of that contest"}, TEXT, AT(iopddl)},
     {{"--print-schema", NULL, NULL, "looking inside", NULL, "print the RELAX NG schema of model files"}, FLAG, AT(schema)},
+    {{"--print-plan-schema", NULL, NULL, "looking inside", NULL, "print the JSON Schema of plan.json"}, FLAG, AT(plan_schema)},
 
     {{"--help", "-h", NULL, "this command", NULL, "this page; man mpplan says more"}, FLAG, AT(help)},
     {{"--version", NULL, NULL, "this command", NULL, NULL}, FLAG, AT(version)},
@@ -217,7 +218,7 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
     if (o->json && !o->predict && !o->explain && !o->diff && !o->n_sweeps)
         mpp_diag_error(diag, nowhere, "--json goes with --predict, --explain, --sweep or --diff");
     check_questions(diag, o);
-    if (!o->model && !o->diff && !o->iopddl && !o->calibrate && !o->report && !o->schema && !o->help && !o->version && !o->completion && !mpp_diag_errors(diag))
+    if (!o->model && !o->diff && !o->iopddl && !o->calibrate && !o->report && !o->schema && !o->plan_schema && !o->help && !o->version && !o->completion && !mpp_diag_errors(diag))
         mpp_diag_error(diag, nowhere, "no model file; try: mpplan models/gpt.xml --preset tiny --gpus 4 -o plan/");
 }
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "codegen/embed.h"
 #include "ir/outfile.h"
 
 static const struct kind {
@@ -14,6 +15,11 @@ static const struct kind {
     {"dot", mpp_export_dot},
     {"megatron", mpp_export_megatron},
 };
+
+const char *mpp_export_plan_schema(void)
+{
+    return mpp_embedded_schemas[0].text;
+}
 
 static enum mpp_status cannot_write(struct mpp_diag *diag, const char *path)
 {

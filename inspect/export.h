@@ -15,6 +15,9 @@
 enum mpp_status mpp_export(struct mpp_arena *arena, struct mpp_diag *diag, const char *kind, const struct mpp_plandir *d,
                            const char *path) MPP_CHECKED;
 
+/* The JSON Schema of plan.json (docs/plan.schema.json). */
+const char *mpp_export_plan_schema(void);
+
 /* The predicted step in Chrome's Trace Event Format, in the words of a trainer's --profile: a process per stage with one thread,
  * its first rank, as the ranks of a stage do alike. Passes of more than some 250,000 kernels and collectives in all show
  * theirs in the first and the last micro-batch alone. */
