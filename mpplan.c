@@ -406,17 +406,19 @@ static enum mpp_status report(struct job *job)
     return mpp_report_write(diag, d.graph, d.cluster, plan, prog, stdout);
 }
 
-static enum mpp_status sweep(struct job *job)
+/* --explain and --sweep: plans are made, and what they show is printed. */
+static enum mpp_status answer(struct job *job)
 {
     const struct mpp_options *o = &job->options;
+    const struct mpp_inspect_out out = {stdout, o->json};
     struct progress progress;
     struct mpp_source source = {.model = o->model, .model_options = o->model_options, .cluster = o->cluster, .gpus = o->gpus, .unfused = o->unfused,
                                 .plan = {.pins = o->pins, .time_limit_s = o->time_limit_s, .interrupt = &interrupted}};
     source.plan.progress = progress_begin(&progress);
     job->phase = "planning";
     may_settle = isatty(STDERR_FILENO);
-    enum mpp_status st = mpp_inspect_sweep(job->arena, job->diag, &source, o->n_sweeps, o->sweeps, o->price,
-                                           &(struct mpp_inspect_out){stdout, o->json});
+    enum mpp_status st = o->explain ? mpp_inspect_explain(job->arena, job->diag, &source, o->from_plan, o->explain, &out)
+                         : mpp_inspect_sweep(job->arena, job->diag, &source, o->n_sweeps, o->sweeps, o->price, &out);
     may_settle = false;
     progress_end(&progress, source.plan.progress);
     return st;
@@ -490,7 +492,7 @@ static int work(struct job *job, int argc, char **argv)
            : o->report ? report(job)
            : o->export_kind ? export(job)
            : o->diff ? diff(job)
-           : o->n_sweeps ? sweep(job)
+           : o->explain || o->n_sweeps ? answer(job)
            : run(job);
     if ((fflush(stdout) != 0 || ferror(stdout)) && st == MPP_OK)
         st = cannot_write(job->diag, "standard output");
