@@ -62,7 +62,9 @@ static void print_options(const struct mpp_explain *e, const struct mpp_screen *
     }
     mpp_table_print(&t);
     if (e->n_more > 0)
-        mpp_screen_paragraph(s, 2, MPP_PLAIN, mpp_arena_printf(arena, "%d more take %s at least", e->n_more, mpp_words_time(arena, e->more_ps)));
+        mpp_screen_paragraph(s, 2, MPP_PLAIN, mpp_arena_printf(arena, "%d more were not planned: with them %s takes %s at least", e->n_more,
+                             e->plan->n_stages > 1 ? mpp_arena_printf(arena, "stage %d alone", e->subject.thing.stage) : "a step",
+                             mpp_words_time(arena, e->more_ps)));
 }
 
 static void print_reasons(const struct mpp_explain *e, const struct mpp_screen *s)
@@ -81,8 +83,8 @@ static void print_reasons(const struct mpp_explain *e, const struct mpp_screen *
         mpp_screen_paragraph(s, 2, MPP_PLAIN, "steps are of plans with stages and micro-batches as here and the rest optimised again; to get one: --fix "
                              "and the words under it");
     else
-        mpp_screen_paragraph(s, 2, MPP_PLAIN, mpp_arena_printf(e->arena, "steps are of plans with stages, meshes and micro-batches as here and the rest "
-                             "optimised again; to get one: --fix '%s,...' with the words under it for the dots", e->held_pins));
+        mpp_screen_paragraph(s, 2, MPP_PLAIN, mpp_arena_printf(e->arena, "steps are of plans with stages,%s and micro-batches as here and the rest "
+                             "optimised again; to get one: --fix '%s,...' with the words under it for the dots", e->held.mesh.n_axes ? " meshes" : "", e->held_pins));
 }
 
 static void print_layer(const struct mpp_explain *e, const struct mpp_screen *s)
