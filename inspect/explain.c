@@ -18,6 +18,13 @@ static const char *less(struct mpp_arena *arena, const char *what, double behind
     return behind <= WORTH_SAYING * more ? mpp_arena_printf(arena, "%s took %.2g %% less time", what, 100 * behind / more) : NULL;
 }
 
+/* Is it memory that keeps O from winning? Without a limit the stage would take less with it than as it was chosen. */
+static bool memory_decides(const struct mpp_explain *e, const struct mpp_option *o)
+{
+    int64_t chosen = e->option[0].least_ps;
+    return e->plan->n_stages == 1 && o->least_ps > 0 && chosen > 0 && (double)(chosen - o->least_ps) > SURE_BELOW * (double)chosen;
+}
+
 /* What would have to change for O to win, as far as one thing alone does it, with both plans as they are. */
 static const char *wins(const struct mpp_explain *e, const struct mpp_costs *chosen, const struct mpp_costs *o)
 {
@@ -79,9 +86,16 @@ static int by_total(const void *a, const void *b)
 void mpp_explain_sort(struct mpp_explain *e)
 {
     qsort(e->option, (size_t)e->n_options, sizeof *e->option, by_total);
-    for (int i = 1; i < e->n_options; i++)
-        if (e->option[i].fits)
-            e->option[i].wins = wins(e, &e->option[0].costs, &e->option[i].costs);
+    for (int i = 1; i < e->n_options; i++) {
+        struct mpp_option *o = &e->option[i];
+        if (o->fits && memory_decides(e, o))
+            o->wins = mpp_arena_printf(e->arena, "it would win with more memory: without a limit a step takes %s with it, else %s",
+                                       mpp_words_time(e->arena, o->least_ps), mpp_words_time(e->arena, e->option[0].least_ps));
+        else if (o->fits)
+            o->wins = wins(e, &e->option[0].costs, &o->costs);
+        else if (memory_decides(e, o))
+            o->why_not = mpp_arena_printf(e->arena, "%s; without a limit it would win", o->why_not);
+    }
 }
 
 /* A's own pins. */
@@ -118,6 +132,8 @@ void mpp_explain_thing(struct mpp_explain *e, const struct mpp_thing *thing, int
             o->costs = mpp_explain_costs(e, thing, e->plan);
         } else {
             struct mpp_pins pins = mpp_alternatives_pin(e->arena, &e->held, &a[i]);
+            if (e->source->plan.progress)
+                fprintf(e->source->plan.progress, "%s, alternative %d of %d: %s\n", e->name, e->n_options, n, o->words);
             mpp_explain_plan(e, thing, &pins, o);
         }
     }

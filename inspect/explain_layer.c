@@ -20,6 +20,8 @@ static const char *glob_of(const struct mpp_explain *e, const char *name, const 
 static void add(struct rows *r, struct mpp_thing thing, const char *name, const char *what)
 {
     struct mpp_explain *e = r->e;
+    if (e->source->plan.progress)
+        fprintf(e->source->plan.progress, "%s\n", name);
     for (int i = 0; i < e->n_rows; i++)
         if (strcmp(e->row[i].name, name) == 0 && strcmp(e->row[i].what, what) == 0)
             return;

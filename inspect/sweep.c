@@ -340,7 +340,7 @@ static void print_table(const struct sweep *w, const struct mpp_screen *s)
         } else {
             for (; c < n - 1; c++)
                 cell[c] = "-";
-            cell[c] = r->why;
+            cell[c] = strncmp(r->why, "does not fit", 12) == 0 ? "does not fit" : "none";
         }
         mpp_table_row(&t, r->fits ? MPP_PLAIN : MPP_BAD, cell);
     }
@@ -407,8 +407,14 @@ static void print_best(const struct sweep *w, const struct mpp_screen *s)
             mpp_text_add(&text, " %s %s", w->key[k].name, r->value[k]);
         mpp_screen_paragraph(s, 2, MPP_BOLD, mpp_text_string(&text));
     }
-    if (none > 0)
-        mpp_screen_paragraph(s, 2, MPP_BAD, mpp_arena_printf(w->arena, "%d of %d %s no plan", none, w->n_runs, none == 1 ? "has" : "have"));
+    for (int i = 0; i < w->n_runs && none > 0; i++) {
+        if (w->run[i].fits)
+            continue;
+        struct mpp_text text = {.arena = w->arena};
+        for (int k = 0; k < w->n_keys; k++)
+            mpp_text_add(&text, "%s%s %s", k ? " " : "", w->key[k].name, w->run[i].value[k]);
+        mpp_screen_paragraph(s, 2, MPP_BAD, mpp_arena_printf(w->arena, "%s: %s", mpp_text_string(&text), w->run[i].why));
+    }
 }
 
 static void print_sweep(const struct sweep *w, FILE *out)
