@@ -491,7 +491,7 @@ enum mpp_status mpp_inspect_sweep(struct mpp_arena *arena, struct mpp_diag *diag
     for (int i = 0; i < w.n_runs; i++) {
         volatile int *stop = source->plan.interrupt;
         if (stop && *stop && any)
-            w.run[i].why = "not looked at: stopped by Ctrl-C";
+            w.run[i].why = mpp_arena_printf(arena, "not looked at: stopped by %s", mpp_plan_stopped_by(&source->plan));
         else
             plan_run(&w, &w.run[i]);
         any = true;

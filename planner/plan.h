@@ -141,13 +141,15 @@ struct mpp_pins mpp_pins_none(void);
 enum mpp_status mpp_pins_parse(struct mpp_arena *arena, struct mpp_diag *diag, const char *text,
                                struct mpp_pins *pins) MPP_CHECKED;
 
+/* Why a search should stop; what it has found by then is the plan, marked so. */
+enum mpp_interrupt { MPP_INTERRUPT_NONE, MPP_INTERRUPT_USER, MPP_INTERRUPT_TIME };
+
 struct mpp_plan_options {
     struct mpp_pins pins;
     int64_t capacity_bytes;       /* per device; 0: the device's usable memory */
     const char *dump_ilp_dir;     /* NULL: none */
     const char *export_iopddl_dir; /* files of every stage problem that is met; NULL: none */
     FILE *progress;               /* NULL: silent */
-    double time_limit_s;          /* of the search; what it has found by then is the plan. 0: none */
     /* The bytes that a device of STAGE of PLAN, which is derived, needs once its memory is laid out: packing, workspaces and
      * padding are not in the programs. Where that is more than capacity the stage is planned again with less room. NULL:
      * the programs' own figures are enough. CONTEXT is room_context. */
@@ -158,8 +160,18 @@ struct mpp_plan_options {
     bool glance;                  /* where little memory is taken only: what it does not find may be there all the same */
     bool quiet;                   /* nothing fits: MPP_INFEASIBLE without looking for ways out */
     int64_t *least_bytes;         /* nothing fits: what a device needs at least; stays as it is where that is not known. NULL */
-    volatile int *interrupt;
+    volatile int *interrupt;      /* an enum mpp_interrupt, set at any time; NULL: none */
 };
+
+/* Should a search under O stop? And the name of what stopped it: "Ctrl-C" or "--time-limit". */
+static inline bool mpp_plan_interrupted(const struct mpp_plan_options *o)
+{
+    return o->interrupt && *o->interrupt != MPP_INTERRUPT_NONE;
+}
+static inline const char *mpp_plan_stopped_by(const struct mpp_plan_options *o)
+{
+    return o->interrupt && *o->interrupt == MPP_INTERRUPT_TIME ? "--time-limit" : "Ctrl-C";
+}
 
 /* Find the best plan for GRAPH (after all passes) on the devices of CLUSTER. MPP_INFEASIBLE after a
  * diagnostic that says what overflows, by how much, and suggestions that were verified by planning them. */
