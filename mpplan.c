@@ -494,7 +494,7 @@ static enum mpp_status calibrate(struct job *job)
     const struct mpp_options *o = &job->options;
     job->phase = "calibrating";
     cleans_up = true;
-    enum mpp_status st = mpp_calibrate(job->arena, job->diag, o->calibrate, o->time_limit_s > 0 ? o->time_limit_s : CALIBRATE_S,
+    enum mpp_status st = mpp_calibrate(job->arena, job->diag, o->calibrate, o->measure_s > 0 ? o->measure_s : CALIBRATE_S,
                                        &interrupted, stdout);
     cleans_up = false;
     if (st == MPP_LIMIT)

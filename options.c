@@ -29,6 +29,7 @@ static const struct option {
     {{"--min-gpus", NULL, NULL, "cluster", NULL, "the fewest devices that the model fits on"}, FLAG, AT(min_gpus)},
     {{"--cluster", NULL, "NAME|FILE", "cluster", "cluster", "host (default), dgx-a100, ... or a cluster file"}, TEXT, AT(cluster)},
     {{"--calibrate", NULL, "FILE.xml", "cluster", "file", "measure this machine, write it as a cluster file"}, TEXT, AT(calibrate)},
+    {{"--seconds", NULL, "S", "cluster", NULL, "with --calibrate: measure for S seconds (default: 30)"}, SECONDS, AT(measure_s)},
 
     {{"--fix", NULL, "LIST", "plan", "fix", "pin parts: dp=2,tp=4,pp=2,recompute=full,zero=1, ..."}, PINS, 0},
     {{"--from-plan", NULL, "FILE", "plan", "file", "take the decisions of a plan.json, search nothing"}, TEXT, AT(from_plan)},
@@ -199,7 +200,11 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
     if (o->iopddl && beside)
         mpp_diag_error(diag, nowhere, "--solve-iopddl goes with --time-limit alone, not with %s", beside);
     if (o->calibrate && (beside || o->iopddl))
-        mpp_diag_error(diag, nowhere, "--calibrate goes with --time-limit alone, not with %s", beside ? beside : "--solve-iopddl");
+        mpp_diag_error(diag, nowhere, "--calibrate goes with --seconds alone, not with %s", beside ? beside : "--solve-iopddl");
+    if (o->calibrate && o->time_limit_s > 0)
+        mpp_diag_error(diag, nowhere, "--time-limit is for searches; --calibrate measures for --seconds S once its program is built");
+    if (o->measure_s > 0 && !o->calibrate)
+        mpp_diag_error(diag, nowhere, "--seconds goes with --calibrate");
     if (o->report && ((beside && strcmp(beside, "--cluster") != 0) || o->gpus || o->from_plan || searched || o->predict || o->calibrate || o->iopddl))
         mpp_diag_error(diag, nowhere, "--report goes with --cluster alone: the plan directory says the rest");
     if (o->export_kind && (o->gpus || o->from_plan || searched || o->stats || o->predict || o->calibrate || o->iopddl || o->report))

@@ -21,7 +21,7 @@
 struct mpp_options {
     const char *model, *cluster, *out, *from_plan, *dump_ilp, *export_iopddl, *dump_after, *stats, *iopddl, *kernels, *calibrate, *report, *completion, *export_kind, *diff, *explain;
     int64_t gpus;
-    double time_limit_s, price;   /* price: of a device for an hour */
+    double time_limit_s, measure_s, price; /* price: of a device for an hour */
     struct mpp_model_options model_options;
     const char *defines[MPP_OPTIONS_MAX_DEFINES];
     int n_sweeps;
