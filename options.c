@@ -41,8 +41,8 @@ static const struct option {
     {{"--json", NULL, NULL, "output", NULL, "with --predict, --explain, --sweep, --diff: as JSON"}, FLAG, AT(json)},
     {{"--stats", NULL, "FILE", "output", "file", "what planning took, as JSON (-: to stderr)"}, TEXT, AT(stats)},
 
-    {{"--explain", NULL, "NAME", "questions", NULL, "why an op, tensor, layer or stage is as it is; what else"}, TEXT, AT(explain)},
-    {{"--sweep", NULL, "KEY=LIST", "questions", NULL, "a plan each: gpus=1,2,4 (cluster, precision, batch, seq, ...)"}, SWEEP, 0},
+    {{"--explain", NULL, "NAME", "questions", NULL, "why an op, tensor, layer or stage is so; what else"}, TEXT, AT(explain)},
+    {{"--sweep", NULL, "KEY=LIST", "questions", NULL, "a plan each: gpus=1,2,4 (cluster, batch, seq, ...)"}, SWEEP, 0},
     {{"--price", NULL, "P", "questions", NULL, "with --sweep: per device and hour; adds cost per token"}, PRICE, AT(price)},
 
     {{"--diff", NULL, "A B", "plan directories", "dir", "what differs between two plans, and why one is faster"}, TEXT, AT(diff)},
