@@ -118,11 +118,40 @@ def explain_words():
     refused("an answer and a directory", "-o", GPT, "--preset", "tiny", "--explain", "h.0", "-o", h.TMP / "none")
 
 
+def record(plan, kind, name, layer):
+    """plan.json's record of NAME ("h.*.x") that has LAYER."""
+    def has(layers):
+        ends = [[int(x) for x in part.split("-")] for part in layers.split(",")]
+        return any(e[0] <= layer <= e[-1] for e in ends)
+    found = [r for r in plan["stages"][0][kind] if name in (r.get("op"), r.get("name")) and ("layers" not in r or has(r["layers"]))]
+    return found[0] if found else {}
+
+
+def pins():
+    """rest:, split:, whole and partial bind what they say, and nothing else."""
+    out = h.TMP / "pins"
+    good(GPT, "-D", "layers=2", "--cluster", "dgx-a100", "--gpus", 8, "-o", out, "--fix",
+         "pp=1,mesh=8,rest:h.1.mlp.c_fc.weight=ffn/0,split:h.1.mlp.c_proj=ffn/0,shard:h.0.res1=whole/0,shard:h.0.attn.c_proj.product=partial/0")
+    plan = json.loads((out / "plan.json").read_text())
+    axis = plan["stages"][0]["mesh"][0]["axis"]
+    rest = record(plan, "parameters", "h.*.mlp.c_fc.weight", 1)
+    h.check(rest["rest"] == {axis: "ffn"} and record(plan, "parameters", "h.*.mlp.c_fc.weight", 0)["rest"] != {axis: "ffn"}, "rest: one weight rests so", rest)
+    read = record(plan, "ops", "h.*.mlp.c_fc", 1)
+    h.check(read["split"] == {axis: "batch"}, "how it is read is free", read)
+    h.check(record(plan, "ops", "h.*.mlp.c_proj", 1)["split"] == {axis: "ffn"} and record(plan, "ops", "h.*.mlp.c_proj", 0)["split"] != {axis: "ffn"},
+            "split: one op is split so")
+    h.check("partial over" in record(plan, "ops", "h.*.attn.c_proj", 0)["out"][0], "partial: made so", record(plan, "ops", "h.*.attn.c_proj", 0))
+    tiny = [GPT, "--preset", "tiny", "--gpus", 4, "--fix"]
+    refused("an op that is none", 'did you mean "h.0.mlp.c_fc"', *tiny, "split:h.0.mlp.cfc=ffn/0")
+    refused("a dimension that an op has not", '"ffn"', *tiny, "split:h.0.mlp.c_fc=fn/0")
+    refused("a pin without an axis", "rest:GLOB=dimension/axis", *tiny, "rest:wte.weight=vocab")
+
+
 # ---- --diff ----
 
 def plans():
     made = {}
-    for name, fix in (("tp8", "tp=8"), ("dp8", "dp=8"), ("pp2", "pp=2,dp=4")):
+    for name, fix in (("tp8", "tp=8"), ("dp8", "dp=8"), ("pp2", "pp=2,dp=4"), ("four", "dp=8,micro_batches=4,zero=1")):
         made[name] = h.TMP / name
         if not made[name].exists():
             good(GPT, "-D", "layers=4", "--cluster", "dgx-a100", "--gpus", 8, "--fix", fix, "-o", made[name])
@@ -170,6 +199,8 @@ def diff_pipeline():
         total = sum(x[f"{side}_s"] for x in d["collectives"] + d["other_work"])
         h.check(abs(total - d[side]["step_s"]) < 1e-11 * total, f"{side}: the rows add up to a step", (total, d[side]["step_s"]))
     h.check(any("waiting" in x["what"] and x["b_s"] > 0 and x["a_s"] == 0 for x in d["other_work"]), "the bubble is a row", d["other_work"])
+    d = asked("--diff", made["dp8"], made["four"])
+    h.check(not any("waiting" in x["what"] for x in d["other_work"]), "one stage waits for nobody", d["other_work"])
     same = asked("--diff", made["dp8"], made["dp8"])
     h.check(same["faster"] is None and not same["decisions"] and not same["because"], "a plan does not differ from itself", same["decisions"])
 
@@ -255,7 +286,7 @@ def colours():
 
 
 PARTS = {"explain_tensors": explain_tensors, "explain_mesh": explain_mesh, "explain_ops": explain_ops, "explain_stages": explain_stages,
-         "explain_layer": explain_layer, "explain_words": explain_words, "diff_collectives": diff_collectives, "diff_pipeline": diff_pipeline,
+         "explain_layer": explain_layer, "pins": pins, "explain_words": explain_words, "diff_collectives": diff_collectives, "diff_pipeline": diff_pipeline,
          "diff_words": diff_words, "sweep_gpus": sweep_gpus, "sweep_keys": sweep_keys, "sweep_errors": sweep_errors, "colours": colours}
 
 if __name__ == "__main__":
