@@ -55,6 +55,7 @@ struct mpp_explain {
     struct mpp_subject subject;
     int n_options;
     struct mpp_option *option;    /* the chosen one first, then by total */
+    const char *same;             /* of a layer: what comes to the same as the plan; NULL: nothing listed */
     int n_more;                   /* that were not planned, for MORE_PS is the least they take */
     int64_t more_ps;
     int n_rows;                   /* of a layer */

@@ -1,10 +1,95 @@
-/* explain_layer.c - a layer: each of its kernels and weights with its runner-up. A stage: other meshes, other recomputation. */
+/* explain_layer.c - a layer: its kernels all split over one dimension, or one of two; each of its kernels and weights with its
+ * runner-up. A stage: other meshes, other recomputation. */
 #include <string.h>
 
 #include "inspect/explain_internal.h"
 #include "inspect/words.h"
 #include "ir/op.h"
 #include "planner/pins.h"
+
+enum { MOST_DIMS = 16 };
+
+/* Dimensions that matrix products of the layer run over and that an axis can split. */
+struct dims {
+    int n;
+    const char *name[MOST_DIMS];
+    bool apart[MOST_DIMS][MOST_DIMS]; /* no kernel of the layer runs over both */
+};
+
+static bool in_layer(const struct mpp_explain *e, const struct mpp_graph *g, const struct mpp_group *group)
+{
+    return group->phase == MPP_PHASE_FORWARD && mpp_glob(e->subject.glob, g->ops[group->ops[0]].name);
+}
+
+static void list_dims(const struct mpp_explain *e, const struct mpp_stage *s, int axis, struct dims *out)
+{
+    const struct mpp_graph *g = s->graph;
+    *out = (struct dims){.n = 0};
+    for (int i = 0; i < g->n_groups; i++) {
+        const struct mpp_rule *rule = g->groups[i].rule;
+        if (!in_layer(e, g, &g->groups[i]) || mpp_op_info(g->ops[g->groups[i].ops[0]].kind)->cls != MPP_CLASS_CONTRACTION)
+            continue;
+        for (int f = 0; f < rule->n_factors; f++) {
+            const char *name = rule->factor[f].size.name;
+            int k = 0;
+            while (k < out->n && name && strcmp(out->name[k], name) != 0)
+                k++;
+            if (name && k == out->n && k < MOST_DIMS && mpp_rule_can_split(rule, f, s->mesh.size[axis]))
+                out->name[out->n++] = name;
+        }
+    }
+    for (int a = 0; a < out->n; a++)
+        for (int b = 0; b < out->n; b++) {
+            out->apart[a][b] = a != b;
+            for (int i = 0; i < g->n_groups; i++)
+                if (in_layer(e, g, &g->groups[i]) && mpp_pins_find_factor(g->groups[i].rule, out->name[a]) >= 0
+                    && mpp_pins_find_factor(g->groups[i].rule, out->name[b]) >= 0)
+                    out->apart[a][b] = false;
+        }
+}
+
+/* The layer with AXIS splitting A, or B where kernels run over that (NULL: A alone). */
+static void add_whole(struct mpp_explain *e, const struct mpp_stage *s, int axis, const char *a, const char *b)
+{
+    struct mpp_thing all = {MPP_THING_OP, e->subject.thing.stage, -1, e->subject.glob};
+    struct mpp_alternative pins = {.n_pins = b ? 2 : 1};
+    const char *number = mpp_arena_printf(e->arena, "%d", axis);
+    pins.pin[0] = (struct mpp_pin_tensor){e->subject.glob, a, number, MPP_PIN_SPLIT};
+    pins.pin[1] = (struct mpp_pin_tensor){e->subject.glob, b, number, MPP_PIN_SPLIT};
+    struct mpp_pins none = mpp_pins_none(), own = mpp_alternatives_pin(e->arena, &none, &pins);
+    struct mpp_pins forced = mpp_alternatives_pin(e->arena, &e->held, &pins);
+    struct mpp_option *o = &e->option[e->n_options];
+    *o = (struct mpp_option){.pins = mpp_pins_text(e->arena, &own),
+                             .words = mpp_arena_printf(e->arena, "%s%s%s over %s", a, b ? ", " : "", b ? b : "", mpp_account_axes(e->arena, &s->mesh, 1u << axis))};
+    mpp_explain_plan(e, &all, &forced, o);
+    const struct mpp_costs *x = &o->costs, *y = &e->option[0].costs;
+    bool same = x->step_ps == y->step_ps && x->kernels_ps == y->kernels_ps && x->copies_ps == y->copies_ps && x->bytes == y->bytes;
+    if (o->fits && same)
+        e->same = e->same ? mpp_arena_printf(e->arena, "%s; %s", e->same, o->words) : o->words;
+    e->n_options += o->fits && !same;
+}
+
+static void list_whole(struct mpp_explain *e)
+{
+    const struct mpp_stage *s = &e->plan->stages[e->subject.thing.stage];
+    struct mpp_thing all = {MPP_THING_OP, e->subject.thing.stage, -1, e->subject.glob};
+    e->option = mpp_arena_array(e->arena, 1 + MPP_MAX_AXES * MOST_DIMS * MOST_DIMS, struct mpp_option);
+    e->option[e->n_options++] = (struct mpp_option){.words = "as planned", .pins = "", .chosen = true, .planned = true, .fits = true,
+                                                    .costs = mpp_explain_costs(e, &all, e->plan)};
+    for (int axis = 0; axis < s->mesh.n_axes; axis++) {
+        struct dims d;
+        if (s->mesh.size[axis] == 1)
+            continue;
+        list_dims(e, s, axis, &d);
+        for (int a = 0; a < d.n; a++) {
+            add_whole(e, s, axis, d.name[a], NULL);
+            for (int b = a + 1; b < d.n; b++)
+                if (d.apart[a][b])
+                    add_whole(e, s, axis, d.name[a], d.name[b]);
+        }
+    }
+    mpp_explain_sort(e);
+}
 
 struct rows {
     struct mpp_explain *e;
@@ -34,6 +119,7 @@ static void add(struct rows *r, struct mpp_thing thing, const char *name, const 
 void mpp_explain_layer(struct mpp_explain *e)
 {
     struct rows r = {.e = e};
+    list_whole(e);
     for (int s = 0; s < e->plan->n_stages; s++) {
         const struct mpp_graph *g = e->plan->stages[s].graph;
         for (int i = 0; i < g->n_groups; i++) {

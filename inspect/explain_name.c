@@ -41,6 +41,49 @@ static bool is_transfer(const struct mpp_gop *op)
     return op->kind == MPP_OP_SEND || op->kind == MPP_OP_RECV;
 }
 
+/* A glob's things must be alike, for what is said of one is forced on all: X and Y are dimensions' names, joined. */
+static bool alike(struct mpp_explain *e, const char *first, const char *first_dims, const char *name, const char *dims)
+{
+    if (strcmp(first_dims, dims) == 0)
+        return true;
+    mpp_diag_error(e->diag, (struct mpp_loc){0}, "--explain %s: \"%s\" and \"%s\" have unlike dimensions; name things that are alike", e->name, first, name);
+    return false;
+}
+
+static const char *tensor_dims(struct mpp_arena *arena, const struct mpp_gtensor *t)
+{
+    const char *s = mpp_arena_printf(arena, "%d:", (int)t->role);
+    for (int d = 0; d < t->n_dims; d++)
+        s = mpp_arena_printf(arena, "%s%s,", s, t->dims[d].name ? t->dims[d].name : "");
+    return s;
+}
+
+static const char *op_dims(struct mpp_arena *arena, const struct mpp_gop *op)
+{
+    const char *s = mpp_arena_printf(arena, "%d:", (int)op->phase);
+    for (int f = 0; f < op->rule->n_factors; f++)
+        s = mpp_arena_printf(arena, "%s%s,", s, op->rule->factor[f].size.name ? op->rule->factor[f].size.name : "");
+    return s;
+}
+
+/* Is all that NAME, a glob, matches like the first thing that it does? */
+static enum mpp_status check_alike(struct mpp_explain *e, bool ops, const char *name)
+{
+    const char *first = NULL, *dims = NULL;
+    const struct mpp_graph *g = e->graph;
+    for (int i = 0; i < (ops ? g->n_ops : g->n_tensors); i++) {
+        const char *x = ops ? g->ops[i].name : g->tensors[i].name;
+        if (!matches(name, x))
+            continue;
+        const char *its = ops ? op_dims(e->arena, &g->ops[i]) : tensor_dims(e->arena, &g->tensors[i]);
+        if (first && !alike(e, first, dims, x, its))
+            return MPP_INVALID;
+        first = first ? first : x;
+        dims = dims ? dims : its;
+    }
+    return MPP_OK;
+}
+
 static bool find_op(struct mpp_explain *e, const char *name)
 {
     for (int s = 0; s < e->plan->n_stages; s++) {
@@ -167,7 +210,9 @@ enum mpp_status mpp_explain_find(struct mpp_explain *e)
     }
     if (!op && !tensor && find_layer(e))
         return MPP_OK;
-    if ((!tensor && find_op(e, name)) || (!op && find_tensor(e, name)))
-        return MPP_OK;
+    if (!tensor && find_op(e, name))
+        return check_alike(e, true, name);
+    if (!op && find_tensor(e, name))
+        return check_alike(e, false, name);
     return unknown(e);
 }

@@ -33,13 +33,15 @@ static void print_head(const struct mpp_explain *e, const struct mpp_screen *s)
         mpp_screen_paragraph(s, 2, MPP_PLAIN, e->subject.note);
     if (e->subject.kind == MPP_SUBJECT_THING)
         mpp_screen_paragraph(s, 2, MPP_PLAIN, mpp_arena_printf(e->arena, "chosen: %s", e->option[0].words));
+    if (e->same)
+        mpp_screen_paragraph(s, 2, MPP_PLAIN, mpp_arena_printf(e->arena, "chosen: what these come to: %s", e->same));
     fputc('\n', s->out);
 }
 
 static void print_options(const struct mpp_explain *e, const struct mpp_screen *s)
 {
     struct mpp_arena *arena = e->arena;
-    bool thing = e->subject.kind == MPP_SUBJECT_THING;
+    bool thing = e->subject.kind != MPP_SUBJECT_STAGE;
     int64_t best = e->option[0].costs.step_ps;
     struct mpp_table t = thing ? mpp_table_begin(s, 8, (const char *[]){"-alternative", "kernels", "copies", "its bytes", "device", "step", "", "more"})
                                : mpp_table_begin(s, 6, (const char *[]){"-alternative", "collectives", "device", "step", "", "more"});
@@ -90,7 +92,8 @@ static void print_reasons(const struct mpp_explain *e, const struct mpp_screen *
 static void print_layer(const struct mpp_explain *e, const struct mpp_screen *s)
 {
     struct mpp_arena *arena = e->arena;
-    struct mpp_table t = mpp_table_begin(s, 7, (const char *[]){"-", "-", "-chosen", "kernels", "copies", "more", "-runner-up"});
+    fputc('\n', s->out);
+    struct mpp_table t = mpp_table_begin(s, 7, (const char *[]){"-part by part", "-", "-chosen", "kernels", "copies", "more", "-runner-up"});
     size_t prefix = strlen(e->subject.glob) - 1;
     for (int i = 0; i < e->n_rows; i++) {
         const struct mpp_layer_row *r = &e->row[i];
@@ -110,12 +113,10 @@ void mpp_explain_print(const struct mpp_explain *e, FILE *out)
 {
     struct mpp_screen s = mpp_screen_on(e->arena, out);
     print_head(e, &s);
-    if (e->subject.kind == MPP_SUBJECT_LAYER) {
-        print_layer(e, &s);
-        return;
-    }
     print_options(e, &s);
     print_reasons(e, &s);
+    if (e->subject.kind == MPP_SUBJECT_LAYER)
+        print_layer(e, &s);
 }
 
 /* ---- for machines ---- */
@@ -155,6 +156,7 @@ void mpp_explain_write(const struct mpp_explain *e, FILE *out)
     mpp_answer_text(&j, "held", e->held_pins);
     mpp_answer_double(&j, "step_s", (double)e->plan->objective_ps * 1e-12);
     mpp_answer_double(&j, "gap", e->plan->gap);
+    mpp_answer_text(&j, "same", e->same);
     mpp_answer_open(&j, "alternatives", '[');
     for (int i = 0; i < e->n_options; i++)
         write_option(e, &j, NULL, &e->option[i]);

@@ -99,6 +99,7 @@ def explain_stages():
 
 def explain_layer():
     a = asked(GPT, "-D", "layers=2", "--cluster", "dgx-a100", "--gpus", 8, "--explain", "h.1")
+    promises([GPT, "-D", "layers=2", "--cluster", "dgx-a100", "--gpus", 8, "--fix", "dp=2,tp=4"], ["h.1"], 1)
     names = [r["name"] for r in a["parts"]]
     h.check(a["kind"] == "layer" and "h.1.mlp.c_fc" in names and "h.1.attn.c_proj.weight" in names, "a layer's parts", names)
     h.check(all(r["runner_up"]["step_s"] >= a["step_s"] for r in a["parts"] if r.get("runner_up", {}).get("fits")), "runners-up take no less")
@@ -114,6 +115,7 @@ def explain_words():
     one = good(GPT, "--preset", "tiny", "--explain", "wte.weight")
     h.check("there is no other way" in one, "one device leaves no choice", one)
     refused("a misspelt name", 'did you mean "h.3.mlp.c_fc"?', GPT, "--preset", "tiny", "--explain", "h.3.mlp.c_fcc")
+    refused("things that are unlike", "unlike dimensions", GPT, "--preset", "tiny", "--explain", "h.*.weight")
     refused("a stage too many", "1 stage", GPT, "--preset", "tiny", "--explain", "stage1")
     refused("an answer and a directory", "-o", GPT, "--preset", "tiny", "--explain", "h.0", "-o", h.TMP / "none")
 
