@@ -72,6 +72,7 @@ static const struct mpp_front *look_freely(struct mpp_stages *s, const struct so
     if (make_fold(scratch, x, 1, INT64_MAX, &fold))
         mpp_front_find(s->round, &fold, s->schedule.micro_batches, s->schedule.chunks, s->upper, s->interrupt, &o->front);
     s->solved += o->front.solved;
+    s->gave_up = s->gave_up || o->front.given_up;
     mpp_arena_free(scratch);
     return &o->front;
 }
