@@ -104,7 +104,9 @@ static int64_t proven(const struct mpp_stages_case *x)
         int64_t more = x->layers - x->config->proven[i].layers;
         if (more < 0 || x->config->proven[i].in_flight > x->in_flight)
             continue;
-        int64_t ps = x->config->proven[i].least + more * x->config->layer_ps;
+        int64_t ps, known = x->config->proven[i].least;
+        if (__builtin_add_overflow(known, more * x->config->layer_ps, &ps)) /* nothing fitted, at whatever cost */
+            ps = INT64_MAX;
         least = ps > least ? ps : least;
     }
     return least;
