@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 #include "codegen/outdir.h"
 #include "codegen/program.h"
 #include "costmodel/costmodel.h"
+#include "inspect/export.h"
 #include "inspect/inspect.h"
 #include "inspect/plandir.h"
 #include "ir/graph.h"
@@ -48,16 +50,34 @@ static void on_signal(int sig)
 {
     if (cleans_up && !interrupted) {
         ended_by = sig;
-        interrupted = 1;
+        interrupted = MPP_INTERRUPT_USER;
         return;
     }
     if ((sig == SIGINT || settles_on_term) && may_settle && !interrupted) {
         say("\nmpplan: taking the best found so far; once more stops at once\n");
-        interrupted = 1;
+        interrupted = MPP_INTERRUPT_USER;
         return;
     }
     say(sig == SIGINT ? "error: stopped by SIGINT\n" : sig == SIGTERM ? "error: stopped by SIGTERM\n" : "error: stopped by SIGHUP\n");
     _exit(128 + sig);
+}
+
+/* --time-limit is over. */
+static void on_alarm(int sig)
+{
+    (void)sig;
+    if (!interrupted)
+        interrupted = MPP_INTERRUPT_TIME;
+}
+
+/* In SECONDS from now the search should stop; 0: not any more. */
+static void set_alarm(double seconds)
+{
+    struct sigaction act = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    long whole = (long)seconds, rest = (long)(1e6 * (seconds - (double)whole));
+    struct itimerval t = {.it_value = {whole, seconds > 0 && whole == 0 && rest == 0 ? 1 : rest}};
+    sigaction(SIGALRM, &act, NULL);
+    (void)setitimer(ITIMER_REAL, &t, NULL);
 }
 
 static void catch_signals(void)
@@ -319,21 +339,32 @@ static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_c
     const struct mpp_options *o = &job->options;
     struct progress progress;
     struct mpp_plan_options options = {.pins = o->pins, .dump_ilp_dir = o->dump_ilp,
-                                       .export_iopddl_dir = o->export_iopddl, .time_limit_s = o->time_limit_s,
+                                       .export_iopddl_dir = o->export_iopddl,
                                        .interrupt = &interrupted, .progress = progress_begin(&progress)};
     enum mpp_status st = MPP_OK;
     int least = 0;
+    set_alarm(o->time_limit_s);
     job->phase = "planning (fewer --gpus, a smaller model or --fix need less)";
     may_settle = isatty(STDERR_FILENO);
     if (o->min_gpus)
         st = find_minimum(&(struct search_for){job->arena, o, options, g, cluster}, job->diag, &least);
     if (st == MPP_OK && least && !mpp_cluster_resize(cluster, least, cluster))
         st = MPP_INVALID;
+    const char *stopped = least && interrupted ? mpp_plan_stopped_by(&options) : NULL;
+    if (stopped) {                /* the plan that fitted, again */
+        options.quick = true;
+        options.interrupt = NULL;
+    }
     if (st == MPP_OK)
         st = mpp_fit_plan(job->arena, job->diag, g, cluster, &options, o->from_plan, o->out != NULL, out);
+    if (st == MPP_OK && stopped)
+        out->plan->stopped = stopped;
     may_settle = false;
+    set_alarm(0);
     progress_end(&progress, options.progress);
-    if (st == MPP_OK && least && !o->json)
+    if (st == MPP_OK && least && !o->json && stopped)
+        printf("fits on %d device%s of %s; fewer were not all tried: stopped by %s\n\n", least, least == 1 ? "" : "s", cluster->name, stopped);
+    else if (st == MPP_OK && least && !o->json)
         printf("fits on %d device%s of %s at least\n\n", least, least == 1 ? "" : "s", cluster->name);
     return st;
 }
@@ -405,11 +436,44 @@ static enum mpp_status report(struct job *job)
     return mpp_report_write(diag, d.graph, d.cluster, plan, prog, stdout);
 }
 
+/* --explain and --sweep: plans are made, and what they show is printed. */
+static enum mpp_status answer(struct job *job)
+{
+    const struct mpp_options *o = &job->options;
+    const struct mpp_inspect_out out = {stdout, o->json};
+    struct progress progress;
+    struct mpp_source source = {.model = o->model, .model_options = o->model_options, .cluster = o->cluster, .gpus = o->gpus, .unfused = o->unfused,
+                                .plan = {.pins = o->pins, .interrupt = &interrupted}};
+    source.plan.progress = progress_begin(&progress);
+    job->phase = "planning";
+    set_alarm(o->time_limit_s);
+    may_settle = isatty(STDERR_FILENO);
+    enum mpp_status st = o->explain ? mpp_inspect_explain(job->arena, job->diag, &source, o->from_plan, o->explain, &out)
+                         : mpp_inspect_sweep(job->arena, job->diag, &source, o->n_sweeps, o->sweeps, o->price, &out);
+    may_settle = false;
+    set_alarm(0);
+    progress_end(&progress, source.plan.progress);
+    return st;
+}
+
 static enum mpp_status diff(struct job *job)
 {
     const struct mpp_options *o = &job->options;
     job->phase = "reading the plans";
     return mpp_inspect_diff(job->arena, job->diag, o->diff, o->model, o->cluster, &(struct mpp_inspect_out){stdout, o->json});
+}
+
+/* A plan directory for other programs. */
+static enum mpp_status export(struct job *job)
+{
+    struct mpp_plandir d;
+    job->phase = "reading the plan";
+    MPP_TRY(mpp_plandir_read(job->arena, job->diag, job->options.model, job->options.cluster, false, &d));
+    job->phase = "writing the export";
+    hold_signals(true);
+    enum mpp_status st = mpp_export(job->arena, job->diag, job->options.export_kind, &d, job->options.out);
+    hold_signals(false);
+    return st;
 }
 
 static enum mpp_status solve_iopddl(struct job *job)
@@ -430,7 +494,7 @@ static enum mpp_status calibrate(struct job *job)
     const struct mpp_options *o = &job->options;
     job->phase = "calibrating";
     cleans_up = true;
-    enum mpp_status st = mpp_calibrate(job->arena, job->diag, o->calibrate, o->time_limit_s > 0 ? o->time_limit_s : CALIBRATE_S,
+    enum mpp_status st = mpp_calibrate(job->arena, job->diag, o->calibrate, o->measure_s > 0 ? o->measure_s : CALIBRATE_S,
                                        &interrupted, stdout);
     cleans_up = false;
     if (st == MPP_LIMIT)
@@ -450,13 +514,21 @@ static int work(struct job *job, int argc, char **argv)
         printf("mpplan %s\n", MPP_VERSION);
     else if (st == MPP_OK && o->schema)
         print_schema(job->arena);
+    else if (st == MPP_OK && o->plan_schema)
+        fputs(mpp_export_plan_schema(), stdout);
     else if (st == MPP_OK && o->completion)
         mpp_options_completion(stdout, o->completion, mpp_cluster_names(job->arena, &(int){0}));
     else if (st == MPP_OK)
-        st = o->calibrate ? calibrate(job) : o->iopddl ? solve_iopddl(job) : o->report ? report(job) : o->diff ? diff(job) : run(job);
+        st = o->calibrate ? calibrate(job)
+           : o->iopddl ? solve_iopddl(job)
+           : o->report ? report(job)
+           : o->export_kind ? export(job)
+           : o->diff ? diff(job)
+           : o->explain || o->n_sweeps ? answer(job)
+           : run(job);
     if ((fflush(stdout) != 0 || ferror(stdout)) && st == MPP_OK)
         st = cannot_write(job->diag, "standard output");
-    return st == MPP_OK ? 0 : st == MPP_IO ? 1 : st == MPP_LIMIT && interrupted ? 128 + (ended_by ? ended_by : SIGINT) : 2;
+    return st == MPP_OK ? 0 : st == MPP_IO ? 1 : st == MPP_LIMIT && interrupted == MPP_INTERRUPT_USER ? 128 + (ended_by ? ended_by : SIGINT) : 2;
 }
 
 /* The guard's frame: nothing here changes after setjmp but what JOB holds. */

@@ -29,6 +29,7 @@ static const struct option {
     {{"--min-gpus", NULL, NULL, "cluster", NULL, "the fewest devices that the model fits on"}, FLAG, AT(min_gpus)},
     {{"--cluster", NULL, "NAME|FILE", "cluster", "cluster", "host (default), dgx-a100, ... or a cluster file"}, TEXT, AT(cluster)},
     {{"--calibrate", NULL, "FILE.xml", "cluster", "file", "measure this machine, write it as a cluster file"}, TEXT, AT(calibrate)},
+    {{"--seconds", NULL, "S", "cluster", NULL, "with --calibrate: measure for S seconds (default: 30)"}, SECONDS, AT(measure_s)},
 
     {{"--fix", NULL, "LIST", "plan", "fix", "pin parts: dp=2,tp=4,pp=2,recompute=full,zero=1, ..."}, PINS, 0},
     {{"--from-plan", NULL, "FILE", "plan", "file", "take the decisions of a plan.json, search nothing"}, TEXT, AT(from_plan)},
@@ -40,18 +41,20 @@ static const struct option {
     {{"--json", NULL, NULL, "output", NULL, "with --predict, --explain, --sweep, --diff: as JSON"}, FLAG, AT(json)},
     {{"--stats", NULL, "FILE", "output", "file", "what planning took, as JSON (-: to stderr)"}, TEXT, AT(stats)},
 
-    {{"--explain", NULL, "NAME", "questions", NULL, "why an op, tensor, layer or stage is as it is; what else"}, TEXT, AT(explain)},
-    {{"--sweep", NULL, "KEY=LIST", "questions", NULL, "a plan each: gpus=1,2,4 (cluster, precision, batch, seq, ...)"}, SWEEP, 0},
+    {{"--explain", NULL, "NAME", "questions", NULL, "why an op, tensor, layer or stage is so; what else"}, TEXT, AT(explain)},
+    {{"--sweep", NULL, "KEY=LIST", "questions", NULL, "a plan each: gpus=1,2,4 (cluster, batch, seq, ...)"}, SWEEP, 0},
     {{"--price", NULL, "P", "questions", NULL, "with --sweep: per device and hour; adds cost per token"}, PRICE, AT(price)},
 
     {{"--diff", NULL, "A B", "plan directories", "dir", "what differs between two plans, and why one is faster"}, TEXT, AT(diff)},
     {{"--report", NULL, "DIR", "plan directories", "dir", "write report.html and report.txt of a plan again"}, TEXT, AT(report)},
+    {{"--export", NULL, "KIND DIR", "plan directories", "trace|dot|megatron", "write a plan for other programs, to -o FILE or stdout"}, TEXT, AT(export_kind)},
 
     {{"--dump-after", NULL, "PASS", "looking inside", "build|autodiff|optimizer|precision|fuse", "print the graph after that pass"}, TEXT, AT(dump_after)},
     {{"--dump-ilp", NULL, "DIR", "looking inside", "dir", "write the integer programs as CPLEX LP files"}, TEXT, AT(dump_ilp)},
     {{"--export-iopddl", NULL, "DIR", "looking inside", "dir", "write them in the IOPDDL contest's format"}, TEXT, AT(export_iopddl)},
     {{"--solve-iopddl", NULL, "FILE", "looking inside", "file", "solve a problem of that contest"}, TEXT, AT(iopddl)},
     {{"--print-schema", NULL, NULL, "looking inside", NULL, "print the RELAX NG schema of model files"}, FLAG, AT(schema)},
+    {{"--print-plan-schema", NULL, NULL, "looking inside", NULL, "print the JSON Schema of plan.json"}, FLAG, AT(plan_schema)},
 
     {{"--help", "-h", NULL, "this command", NULL, "this page; man mpplan says more"}, FLAG, AT(help)},
     {{"--version", NULL, NULL, "this command", NULL, NULL}, FLAG, AT(version)},
@@ -197,9 +200,17 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
     if (o->iopddl && beside)
         mpp_diag_error(diag, nowhere, "--solve-iopddl goes with --time-limit alone, not with %s", beside);
     if (o->calibrate && (beside || o->iopddl))
-        mpp_diag_error(diag, nowhere, "--calibrate goes with --time-limit alone, not with %s", beside ? beside : "--solve-iopddl");
+        mpp_diag_error(diag, nowhere, "--calibrate goes with --seconds alone, not with %s", beside ? beside : "--solve-iopddl");
+    if (o->calibrate && o->time_limit_s > 0)
+        mpp_diag_error(diag, nowhere, "--time-limit is for searches; --calibrate measures for --seconds S once its program is built");
+    if (o->measure_s > 0 && !o->calibrate)
+        mpp_diag_error(diag, nowhere, "--seconds goes with --calibrate");
     if (o->report && ((beside && strcmp(beside, "--cluster") != 0) || o->gpus || o->from_plan || searched || o->predict || o->calibrate || o->iopddl))
         mpp_diag_error(diag, nowhere, "--report goes with --cluster alone: the plan directory says the rest");
+    if (o->export_kind && (o->gpus || o->from_plan || searched || o->stats || o->predict || o->calibrate || o->iopddl || o->report))
+        mpp_diag_error(diag, nowhere, "--export goes with a plan directory, -o FILE and --cluster alone: the directory says the rest");
+    if (o->export_kind && !o->model)
+        mpp_diag_error(diag, nowhere, "--export wants a plan directory: mpplan --export %s plan/", o->export_kind);
     if (o->export_iopddl && (p->pp > 1 || p->interleave > 1 || p->recompute > 0 || p->schedule >= 0))
         mpp_diag_error(diag, nowhere, "--export-iopddl writes the problems of plans of one stage: not with stages, schedules or "
                        "recomputation in --fix");
@@ -212,7 +223,7 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
     if (o->json && !o->predict && !o->explain && !o->diff && !o->n_sweeps)
         mpp_diag_error(diag, nowhere, "--json goes with --predict, --explain, --sweep or --diff");
     check_questions(diag, o);
-    if (!o->model && !o->diff && !o->iopddl && !o->calibrate && !o->report && !o->schema && !o->help && !o->version && !o->completion && !mpp_diag_errors(diag))
+    if (!o->model && !o->diff && !o->iopddl && !o->calibrate && !o->report && !o->schema && !o->plan_schema && !o->help && !o->version && !o->completion && !mpp_diag_errors(diag))
         mpp_diag_error(diag, nowhere, "no model file; try: mpplan models/gpt.xml --preset tiny --gpus 4 -o plan/");
 }
 
@@ -249,6 +260,7 @@ enum mpp_status mpp_options_parse(struct mpp_arena *arena, struct mpp_diag *diag
     }
     check_kernels(diag, o);
     check_word(diag, "--completion", o->completion);
+    check_word(diag, "--export", o->export_kind);
     check_together(diag, o);
     return mpp_diag_errors(diag) ? MPP_INVALID : MPP_OK;
 }

@@ -19,16 +19,16 @@
 #define MPP_OPTIONS_MAX_SWEEPS 4
 
 struct mpp_options {
-    const char *model, *cluster, *out, *from_plan, *dump_ilp, *export_iopddl, *dump_after, *stats, *iopddl, *kernels, *calibrate, *report, *completion, *diff, *explain;
+    const char *model, *cluster, *out, *from_plan, *dump_ilp, *export_iopddl, *dump_after, *stats, *iopddl, *kernels, *calibrate, *report, *completion, *export_kind, *diff, *explain;
     int64_t gpus;
-    double time_limit_s, price;   /* price: of a device for an hour */
+    double time_limit_s, measure_s, price; /* price: of a device for an hour */
     struct mpp_model_options model_options;
     const char *defines[MPP_OPTIONS_MAX_DEFINES];
     int n_sweeps;
     const char *sweeps[MPP_OPTIONS_MAX_SWEEPS]; /* "gpus=1,2,4" */
     struct mpp_pins pins;
     bool unfused;                 /* --kernels unfused */
-    bool pinned, predict, json, min_gpus, schema, help, version;
+    bool pinned, predict, json, min_gpus, schema, plan_schema, help, version;
 };
 
 /* A row of the table that the parser, --help and the completions go by. */

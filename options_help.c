@@ -91,7 +91,7 @@ static void bash(FILE *out, const char *const *clusters)
         } else if (!strcmp(o->complete, "cluster")) {
             fputs("mapfile -t COMPREPLY < <(compgen -W \"", out);
             put_names(out, clusters);
-            fputs("\" -f -X '!*.xml' -- \"$now\")", out);
+            fputs("\" -- \"$now\"; compgen -f -X '!*.xml' -- \"$now\")", out);
         } else if (!strcmp(o->complete, "preset")) {
             fputs("mapfile -t COMPREPLY < <(compgen -W \"$(_mpplan_model preset \"${COMP_WORDS[@]}\")\" -- \"$now\")", out);
         } else if (!strcmp(o->complete, "define")) {

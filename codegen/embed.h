@@ -1,5 +1,5 @@
-/* embed.h - files as text inside the library, written by embed.py: the runtime's sources, of which plans carry a copy, and the
- * parts of report.html. */
+/* embed.h - files as text inside the library, written by embed.py: the runtime's sources, of which plans carry a copy, the
+ * parts of report.html, and schemas. */
 #ifndef MPP_CODEGEN_EMBED_H
 #define MPP_CODEGEN_EMBED_H
 
@@ -12,6 +12,6 @@ struct mpp_embedded_source {
     size_t size;
 };
 
-extern const struct mpp_embedded_source mpp_embedded_runtime[], mpp_embedded_report[];
+extern const struct mpp_embedded_source mpp_embedded_runtime[], mpp_embedded_report[], mpp_embedded_schemas[];
 
 #endif

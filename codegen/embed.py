@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """embed.py OUT.c OUT.d FOLDER ARRAY - write files of FOLDER as the array ARRAY of embed.h, sorted by path, and a depfile that names
 them: *.h, core/*, host/* and cuda/*, and calibrate/*.c of the runtime (mpp_embedded_runtime), *.css, *.html and *.js of the report
-(mpp_embedded_report)."""
+(mpp_embedded_report), *.schema.json of docs (mpp_embedded_schemas)."""
 import os
 import sys
 
@@ -18,9 +18,16 @@ def report_sources(root):
     return (name for name in sorted(os.listdir(root)) if name.endswith((".css", ".html", ".js")))
 
 
+def schemas(root):
+    return (name for name in sorted(os.listdir(root)) if name.endswith(".schema.json"))
+
+
+SOURCES = {"mpp_embedded_runtime": runtime_sources, "mpp_embedded_report": report_sources, "mpp_embedded_schemas": schemas}
+
+
 def main():
     out, dep, root, array = sys.argv[1:]
-    paths = list((runtime_sources if array == "mpp_embedded_runtime" else report_sources)(root))
+    paths = list(SOURCES[array](root))
     lines = [f"/* Written by codegen/embed.py from {os.path.basename(root)}/. */", '#include "codegen/embed.h"', ""]
     # Arrays of bytes: string literals this long are beyond what C17 promises.
     for i, path in enumerate(paths):

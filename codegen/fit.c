@@ -62,8 +62,10 @@ struct layout {
 static enum mpp_status lay_out(void *context, const struct mpp_plan *plan, int stage, int64_t *out_bytes)
 {
     struct layout *l = context;
-    if (l->plan != plan)
+    if (l->plan != plan) {        /* the depth of rings is verified, and is memory */
         MPP_TRY(mpp_transfers_plan(l->arena, l->diag, plan, &l->transfers));
+        MPP_TRY(mpp_pipeline_verify(l->arena, l->diag, plan, l->transfers));
+    }
     l->plan = plan;
     struct mpp_arena *scratch = mpp_arena_scratch(l->arena);
     struct mpp_lprog *prog;

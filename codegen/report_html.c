@@ -91,7 +91,7 @@ static void write_plan(struct mpp_html *h)
 /* ---- stages ---- */
 
 /* The names of repeats, and the first layer of each that the stage holds. */
-static void note_layers(struct mpp_html *h)
+void mpp_html_note_layers(struct mpp_html *h)
 {
     const struct mpp_graph *g = h->r->g;
     h->n_repeats = 0;
@@ -117,7 +117,7 @@ static const char *program_text(const struct mpp_html *page, const struct report
 {
     struct report at = *r;
     struct mpp_html h = {.r = &at, .out = {.arena = r->arena}, .strings = page->strings};
-    note_layers(&h);
+    mpp_html_note_layers(&h);
     h.piece = mpp_plan_timeline(r->arena, r->cluster, r->plan, (int)(r->stage - r->plan->stages), &h.n_pieces);
     mpp_html_open(&h, NULL, '{');
     mpp_html_int(&h, "devices", r->stage->n_devices);
@@ -138,7 +138,7 @@ static void write_place(struct mpp_html *h, const struct report *r, int program)
     const struct mpp_layering *l = part ? r->plan->layering : NULL;
     struct report seen = *r;
     struct mpp_html at = {.r = &seen, .out = {.arena = r->arena}};
-    note_layers(&at);
+    mpp_html_note_layers(&at);
     mpp_html_open(h, NULL, '{');
     mpp_html_int(h, "program", program);
     mpp_html_int(h, "first_device", s->first_device);

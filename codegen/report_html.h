@@ -71,6 +71,9 @@ void mpp_html_records_write(struct mpp_html_records *rs, const char *key);
 /* PATH without its folders: pages hold nothing of the machine that they are made on. */
 const char *mpp_html_basename(const char *path);
 
+/* ---- report_html.c ---- */
+void mpp_html_note_layers(struct mpp_html *h);    /* the repeats and layers of H's stage */
+
 /* ---- report_html_tree.c: of H's stage ---- */
 /* NAME with its layer as "*": "h.3.attn" is "h.*.attn" and layer 3, counted from the stage's first in *OUT_LAYER. Of a layer
  * before the stage's first "h.*-1.res2" and layer 0, of one after its last "h.*+1.res2" and the last; else NAME and -1. */

@@ -10,6 +10,7 @@
 
 #include "ir/arena.h"
 #include "ir/diag.h"
+#include "inspect/source.h"
 #include "ir/status.h"
 
 /* Where an answer goes, and as what. */
@@ -22,5 +23,16 @@ struct mpp_inspect_out {
  * one; NULL. MPP_INVALID: one is no plan directory. */
 enum mpp_status mpp_inspect_diff(struct mpp_arena *arena, struct mpp_diag *diag, const char *a, const char *b, const char *cluster,
                                  const struct mpp_inspect_out *to) MPP_CHECKED;
+
+/* Why NAME, an op, tensor, layer or stage, is as it is in the plan of SOURCE (of FROM_PLAN's decisions; NULL: that is searched), and what
+ * each alternative would take: stages, meshes and micro-batches held, the rest optimised again. MPP_INVALID: there is no such thing. */
+enum mpp_status mpp_inspect_explain(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_source *source, const char *from_plan,
+                                    const char *name, const struct mpp_inspect_out *to) MPP_CHECKED;
+
+/* A plan of SOURCE for each value of each of the N SWEEPS ("gpus=1,2,4"; also cluster, precision, batch, preset, and what -D
+ * names), all with all, as a table and a chart of step time, throughput, memory and, where a device costs PRICE per hour (0: not
+ * told), cost. What does not fit is marked. MPP_INVALID: a key or value is wrong. */
+enum mpp_status mpp_inspect_sweep(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_source *source, int n,
+                                  const char *const *sweeps, double price, const struct mpp_inspect_out *to) MPP_CHECKED;
 
 #endif

@@ -6,7 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { WIDTH = 98, NARROWEST = 40, WIDEST = 400, INDENT = 2, LEAST_COLUMN = 10 };
+enum { WIDTH = 98, NARROWEST = 40, WIDEST = 400, INDENT = 2, LEAST_COLUMN = 10, LAST_COLUMN = 24 };
 
 struct mpp_screen mpp_screen_on(struct mpp_arena *arena, FILE *out)
 {
@@ -103,7 +103,13 @@ static void measure(const struct mpp_table *t, int *width)
         all += width[c] + (c ? 2 : 0);
     }
     while (all > t->screen->width) {
-        int widest = -1;
+        int widest = -1, last = t->n_columns - 1;
+        if (t->left[last] && width[last] > LAST_COLUMN) {
+            int more = all - t->screen->width, most = width[last] - LAST_COLUMN;
+            width[last] -= more < most ? more : most;
+            all -= more < most ? more : most;
+            continue;
+        }
         for (int c = 0; c < t->n_columns; c++)
             if (t->left[c] && width[c] > LEAST_COLUMN && (widest < 0 || width[c] > width[widest]))
                 widest = c;

@@ -53,7 +53,7 @@ struct mpp_table mpp_table_begin(const struct mpp_screen *s, int n_columns, cons
 void mpp_table_row(struct mpp_table *t, enum mpp_style style, const char *const *cells);
 /* The same under a line: sums. */
 void mpp_table_sum(struct mpp_table *t, const char *const *cells);
-/* Print it at an indent of 2. Where the screen is too narrow the widest left-aligned columns are cut, ending in "..". */
+/* Print it at an indent of 2. Where the screen is too narrow the last column, if it is left-aligned, is cut, then the widest of those, ending in "..". */
 void mpp_table_print(const struct mpp_table *t);
 
 /* # as often as V of MOST is of WIDTH, at least once where V is more than 0. */

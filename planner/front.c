@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-/* Weights stay below, so that weighted costs do not overflow; and how much more t may weigh than in any plan. */
+/* Weights stay below, and so low that what costs twice as much as the best is not taken for impossible; and how much more t
+ * may weigh than in any plan. */
 enum { MOST_WEIGHT = 1 << 16, LEXICOGRAPHIC = 1 << 12 };
 static const int64_t WORK = 20000000; /* for one program */
 
@@ -13,6 +14,7 @@ struct finder {
     volatile int *interrupt;
     struct mpp_front *out;
     size_t cap;
+    int64_t most_weight;          /* of t and of once */
 };
 
 /* ---- one program ---- */
@@ -89,9 +91,18 @@ static bool add_point(struct finder *f, struct mpp_front_point x)
     return true;
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* INT64_MAX: at least as much. */
 static int64_t value_of(const struct finder *f, struct mpp_front_point x, int64_t t, int64_t once)
 {
-    return t * f->micro_batches * x.t_ps + once * x.once_ps;
+    int64_t a, b, sum;
+    bool over = __builtin_mul_overflow(t * f->micro_batches, x.t_ps, &a) || __builtin_mul_overflow(once, x.once_ps, &b)
+                || __builtin_add_overflow(a, b, &sum);
+    return over ? INT64_MAX : sum;
 }
 
 /* The least point under weights of B t and once, into the front; false: no news. */
@@ -109,7 +120,7 @@ static bool find_least(struct finder *f, int64_t t, int64_t once, int64_t upper)
 static void find_between(struct finder *f, struct mpp_front_point a, struct mpp_front_point b)
 {
     int64_t t = a.once_ps - b.once_ps, once = f->micro_batches * (b.t_ps - a.t_ps);
-    while (t > MOST_WEIGHT || once > MOST_WEIGHT) {
+    while ((t > f->most_weight || once > f->most_weight) && (t > 1 || once > 1)) {
         t = (t + 1) / 2;
         once = (once + 1) / 2;
     }
@@ -130,11 +141,13 @@ void mpp_front_find(struct mpp_arena *arena, const struct mpp_fold *fold, int64_
                     volatile int *interrupt, struct mpp_front *out)
 {
     struct finder f = {.arena = arena, .fold = fold, .micro_batches = micro_batches, .interrupt = interrupt, .out = out};
-    int64_t most = micro_batches * chunks < MOST_WEIGHT ? micro_batches * chunks : MOST_WEIGHT;
     *out = (struct mpp_front){0};
     if (!find_least(&f, 1, 1, upper_ps == INT64_MAX ? 0 : upper_ps)) /* t weighs B times as much */
         return;
-    find_least(&f, LEXICOGRAPHIC, 1, value_of(&f, out->point[0], LEXICOGRAPHIC, 1));
+    f.most_weight = least(MOST_WEIGHT, MPP_SOLVER_INF / 2 / (value_of(&f, out->point[0], 1, 1) + 1));
+    f.most_weight = f.most_weight > 1 ? f.most_weight : 1;
+    int64_t most = least(micro_batches * chunks, f.most_weight), first = least(LEXICOGRAPHIC, f.most_weight);
+    find_least(&f, first, 1, value_of(&f, out->point[0], first, 1));
     if (fold->solver.capacity_bytes == INT64_MAX) /* a little less t for much more once */
         find_least(&f, 1, 0, value_of(&f, out->point[0], 1, 0));
     if (most > 1)                 /* as much as once, or less */

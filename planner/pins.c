@@ -92,7 +92,14 @@ static bool parse_mesh(struct mpp_arena *arena, const char *value, struct mpp_me
     }
 }
 
-static bool parse_shard(struct mpp_arena *arena, const char *glob, const char *value, struct mpp_pins *pins)
+static const char *const kind_words[] = {"shard", "rest", "split"};
+
+const char *mpp_pins_kind_word(enum mpp_pin_kind kind)
+{
+    return kind_words[kind];
+}
+
+static bool parse_shard(struct mpp_arena *arena, enum mpp_pin_kind kind, const char *glob, const char *value, struct mpp_pins *pins)
 {
     const char *slash = strrchr(value, '/');
     if (!*glob || !slash || slash == value || !slash[1])
@@ -102,7 +109,7 @@ static bool parse_shard(struct mpp_arena *arena, const char *glob, const char *v
         memcpy(list, pins->tensors, sizeof *list * (size_t)pins->n_tensors);
     list[pins->n_tensors++] = (struct mpp_pin_tensor){
         mpp_arena_strdup(arena, glob), mpp_arena_strndup(arena, value, (size_t)(slash - value)),
-        mpp_arena_strdup(arena, slash + 1)};
+        mpp_arena_strdup(arena, slash + 1), kind};
     pins->tensors = list;
     return true;
 }
@@ -118,7 +125,7 @@ static const struct key *find_key(struct mpp_diag *diag, const char *name)
     const char *hint = mpp_diag_hint(diag, name, names, N_KEYS);
     mpp_diag_error(diag, nowhere, "--fix knows no \"%s\"%s", name,
                    *hint ? hint : "; it knows dp, tp, pp, interleave, recompute, schedule, mesh, zero, sequence_parallel, "
-                                  "vocab_parallel, micro_batch, micro_batches and shard:GLOB (docs/plan.md)");
+                                  "vocab_parallel, micro_batch, micro_batches, shard:GLOB, rest:GLOB and split:GLOB (docs/plan.md)");
     return NULL;
 }
 
@@ -151,16 +158,20 @@ static bool take_value(struct mpp_arena *arena, const struct key *key, const cha
 
 static enum mpp_status parse_one(struct mpp_arena *arena, struct mpp_diag *diag, char *text, struct mpp_pins *pins)
 {
-    bool shard = strncmp(text, "shard:", 6) == 0;
+    int kind = 2;
+    while (kind >= 0 && (strncmp(text, kind_words[kind], strlen(kind_words[kind])) != 0 || text[strlen(kind_words[kind])] != ':'))
+        kind--;
+    bool shard = kind >= 0;
+    const char *word = shard ? kind_words[kind] : "";
     char *value = strchr(text, '=');
     if (value)
         *value++ = '\0';
     if (shard && value && pins->n_tensors == MAX_SHARDS)
-        mpp_diag_error(diag, nowhere, "--fix shard: more than %d of them", MAX_SHARDS);
-    else if (shard && value && parse_shard(arena, text + 6, value, pins))
+        mpp_diag_error(diag, nowhere, "--fix %s: more than %d of them", word, MAX_SHARDS);
+    else if (shard && value && parse_shard(arena, (enum mpp_pin_kind)kind, text + strlen(word) + 1, value, pins))
         return MPP_OK;
     else if (shard)
-        mpp_diag_error(diag, nowhere, "--fix shard: wants shard:GLOB=dimension/axis, as in shard:h.*.mlp.*=hidden/model");
+        mpp_diag_error(diag, nowhere, "--fix %s: wants %s:GLOB=dimension/axis, as in %s:h.*.mlp.*=hidden/model", word, word, word);
     else if (!value)
         mpp_diag_error(diag, nowhere, "--fix \"%s\" has no value; write key=value", text);
     if (shard || !value)
@@ -219,7 +230,7 @@ const char *mpp_pins_text(struct mpp_arena *arena, const struct mpp_pins *pins)
     if (pins->vocab_parallel >= 0)
         t = mpp_arena_printf(arena, "%s%svocab_parallel=%s", t, *t ? "," : "", pins->vocab_parallel ? "true" : "false");
     for (int i = 0; i < pins->n_tensors; i++)
-        t = mpp_arena_printf(arena, "%s%sshard:%s=%s/%s", t, *t ? "," : "", pins->tensors[i].glob,
+        t = mpp_arena_printf(arena, "%s%s%s:%s=%s/%s", t, *t ? "," : "", kind_words[pins->tensors[i].kind], pins->tensors[i].glob,
                              pins->tensors[i].dimension, pins->tensors[i].axis);
     return t;
 }
@@ -272,6 +283,34 @@ static void no_match(struct mpp_arena *scratch, struct mpp_diag *diag, const str
     mpp_diag_error(diag, s->loc, "%s: no tensor matches \"%.80s\"%s", s->name, s->pin->glob, hint);
 }
 
+/* The same of ops and the dimensions that they run over. */
+static bool check_ops(struct mpp_arena *scratch, struct mpp_diag *diag, const struct mpp_graph *g, const struct shard *s)
+{
+    const char *names[MAX_LISTED], **all = mpp_arena_array(scratch, g->n_ops, const char *);
+    int n = 0, matches = 0;
+    for (int i = 0; i < g->n_ops; i++) {
+        const struct mpp_rule *rule = g->ops[i].rule;
+        all[i] = g->ops[i].name;
+        if (!mpp_glob(s->pin->glob, g->ops[i].name))
+            continue;
+        matches++;
+        if (mpp_pins_find_factor(rule, s->pin->dimension) >= MPP_PARTIAL)
+            return true;
+        for (int f = 0; f < rule->n_factors; f++)
+            if (rule->factor[f].size.name)
+                add_name(names, &n, rule->factor[f].size.name);
+    }
+    if (matches == 0) {
+        mpp_diag_error(diag, s->loc, "%s: no op matches \"%.80s\"%s", s->name, s->pin->glob, mpp_diag_hint(diag, s->pin->glob, all, g->n_ops));
+        return false;
+    }
+    const char *hint = mpp_diag_hint(diag, s->pin->dimension, names, n);
+    if (!*hint && n > 0)
+        hint = mpp_arena_printf(scratch, "; there %s %s", n == 1 ? "is" : "are", listed(scratch, names, n));
+    mpp_diag_error(diag, s->loc, "%s: no op that matches \"%.80s\" runs over \"%.80s\"%s", s->name, s->pin->glob, s->pin->dimension, hint);
+    return false;
+}
+
 static bool check_tensors(struct mpp_arena *scratch, struct mpp_diag *diag, const struct mpp_graph *g, const struct shard *s)
 {
     const char *names[MAX_LISTED];
@@ -281,9 +320,9 @@ static bool check_tensors(struct mpp_arena *scratch, struct mpp_diag *diag, cons
         if (!tensor_matches(t, s->pin->glob))
             continue;
         matches++;
+        if (mpp_pins_find_dim(t, s->pin->dimension) >= MPP_PARTIAL)
+            return true;
         for (int d = 0; d < t->n_dims; d++) {
-            if (t->dims[d].name && strcmp(t->dims[d].name, s->pin->dimension) == 0)
-                return true;
             if (t->dims[d].name)
                 add_name(names, &n, t->dims[d].name);
         }
@@ -335,7 +374,8 @@ static enum mpp_status check_shard(struct mpp_diag *diag, const struct mpp_graph
                                    const struct shard *s, bool axes)
 {
     struct mpp_arena *scratch = mpp_arena_scratch(g->arena);
-    bool ok = check_tensors(scratch, diag, g, s) && (!axes || check_axis(scratch, diag, n_devices, pins, s));
+    bool op = s->pin->kind == MPP_PIN_SPLIT;
+    bool ok = (op ? check_ops(scratch, diag, g, s) : check_tensors(scratch, diag, g, s)) && (!axes || check_axis(scratch, diag, n_devices, pins, s));
     mpp_arena_free(scratch);
     return ok ? MPP_OK : MPP_INVALID;
 }
@@ -442,13 +482,13 @@ enum mpp_status mpp_pins_check(struct mpp_diag *diag, const struct mpp_graph *gr
         st = MPP_INVALID;
     for (int i = 0; i < pins->n_tensors; i++) {
         const struct mpp_pin_tensor *pin = &pins->tensors[i];
-        const char *name = mpp_arena_printf(graph->arena, "--fix shard:%.80s=%.80s/%.80s", pin->glob, pin->dimension, pin->axis);
+        const char *name = mpp_arena_printf(graph->arena, "--fix %s:%.80s=%.80s/%.80s", kind_words[pin->kind], pin->glob, pin->dimension, pin->axis);
         if (check_shard(diag, graph, n_devices, pins, &(struct shard){pin, nowhere, name}, st == MPP_OK) != MPP_OK)
             st = MPP_INVALID;
     }
     for (int i = 0; graph->model && i < graph->model->n_shards; i++) {
         const struct mpp_shard_pin *s = &graph->model->shards[i];
-        struct mpp_pin_tensor pin = {s->match, s->dim, s->axis ? s->axis : MPP_PIN_ANY_AXIS};
+        struct mpp_pin_tensor pin = {s->match, s->dim, s->axis ? s->axis : MPP_PIN_ANY_AXIS, MPP_PIN_SHARD};
         const char *name = mpp_arena_printf(graph->arena, "<shard match=\"%.80s\">", s->match);
         if (check_shard(diag, graph, n_devices, pins, &(struct shard){&pin, s->loc, name}, st == MPP_OK) != MPP_OK)
             st = MPP_INVALID;

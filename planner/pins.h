@@ -37,6 +37,7 @@ struct mpp_pin_rules {
     const struct mpp_pin_tensor *shard;
     const int8_t *shard_axis;     /* [n_shards] */
     const uint64_t *matched;      /* [n_tensors] which of them speak of the tensor */
+    const uint64_t *split_by;     /* [n_groups] which of them speak of the group's ops; NULL: none does of any */
     const uint8_t *weight_gradient; /* [n_tensors] summed into a parameter's gradient */
     const char *vocab, *sequence; /* names of dimensions; NULL: the model has none */
     int n_residual;               /* the residual stream's dimensions, by name; 0: none */
@@ -70,6 +71,13 @@ bool mpp_pins_allow_kept(const struct mpp_pin_rules *r);
 /* Why nothing is left of GROUP's splits, or of T's resting shardings. */
 const char *mpp_pins_explain(struct mpp_arena *arena, const struct mpp_pin_rules *r, const struct mpp_group *group);
 const char *mpp_pins_explain_rest(struct mpp_arena *arena, const struct mpp_pin_rules *r, mpp_id t);
+
+/* "shard", "rest", "split" */
+const char *mpp_pins_kind_word(enum mpp_pin_kind kind);
+
+/* What NAME says of T: a dimension, MPP_WHOLE, MPP_PARTIAL; -3: T has no such dimension. The same of a rule's factors. */
+int mpp_pins_find_dim(const struct mpp_gtensor *t, const char *name);
+int mpp_pins_find_factor(const struct mpp_rule *rule, const char *name);
 
 /* PINS as normalised text, "" when there are none. */
 const char *mpp_pins_text(struct mpp_arena *arena, const struct mpp_pins *pins);

@@ -105,12 +105,24 @@ static void find_gradients(struct mpp_arena *arena, struct mpp_pin_rules *r)
     r->weight_gradient = mark;
 }
 
-static int find_dim(const struct mpp_gtensor *t, const char *name)
+enum { NOT_THERE = -3 };
+
+int mpp_pins_find_dim(const struct mpp_gtensor *t, const char *name)
 {
     for (int d = 0; d < t->n_dims; d++)
         if (same(t->dims[d].name, name))
             return d;
-    return -1;
+    if (name[0] == '#' && name[1] >= '0' && name[1] < '0' + t->n_dims && !name[2])
+        return name[1] - '0';
+    return same(name, MPP_PIN_WHOLE) ? MPP_WHOLE : same(name, MPP_PIN_PARTIAL) ? MPP_PARTIAL : NOT_THERE;
+}
+
+int mpp_pins_find_factor(const struct mpp_rule *rule, const char *name)
+{
+    for (int f = 0; f < rule->n_factors; f++)
+        if (same(rule->factor[f].size.name, name) || (name[0] == '#' && name[1] == rule->factor[f].letter && !name[2]))
+            return f;
+    return same(name, MPP_PIN_WHOLE) ? MPP_WHOLE : same(name, MPP_PIN_PARTIAL) ? MPP_PARTIAL : NOT_THERE;
 }
 
 int mpp_pins_axis(const struct mpp_candidate *c, const char *name)
@@ -146,6 +158,23 @@ static bool *find_read(struct mpp_arena *arena, const struct mpp_graph *g)
     return read;
 }
 
+static bool names_tensor(const struct mpp_pin_tensor *pin, const struct mpp_gtensor *x)
+{
+    return mpp_glob(pin->glob, x->name) || (x->info && x->info->published && mpp_glob(pin->glob, x->info->published));
+}
+
+/* Pin I speaks of ops. */
+static void match_groups(struct mpp_arena *arena, struct mpp_pin_rules *r, const struct mpp_pin_tensor *pin, int i, uint64_t **matched)
+{
+    const struct mpp_graph *g = r->graph;
+    if (!*matched)
+        *matched = mpp_arena_array(arena, g->n_groups, uint64_t);
+    for (int k = 0; k < g->n_groups; k++)
+        for (int o = 0; o < g->groups[k].n_ops; o++)
+            if (mpp_glob(pin->glob, g->ops[g->groups[k].ops[o]].name) && mpp_pins_find_factor(g->groups[k].rule, pin->dimension) != NOT_THERE)
+                (*matched)[k] |= UINT64_C(1) << i;
+}
+
 static bool resolve_shards(struct mpp_arena *arena, struct mpp_pin_rules *r, const char **out_reason)
 {
     const struct mpp_graph *g = r->graph;
@@ -157,14 +186,14 @@ static bool resolve_shards(struct mpp_arena *arena, struct mpp_pin_rules *r, con
     }
     struct mpp_pin_tensor *shard = mpp_arena_array(arena, r->n_shards, struct mpp_pin_tensor);
     int8_t *axis = mpp_arena_array(arena, r->n_shards, int8_t);
-    uint64_t *matched = mpp_arena_array(arena, g->n_tensors, uint64_t);
+    uint64_t *matched = mpp_arena_array(arena, g->n_tensors, uint64_t), *split_by = NULL;
     const bool *read = find_read(arena, g);
     for (int i = 0; i < r->n_shards; i++) {
         if (i < r->pins->n_tensors) {
             shard[i] = r->pins->tensors[i];
         } else {
             const struct mpp_shard_pin *s = &g->model->shards[i - r->pins->n_tensors];
-            shard[i] = (struct mpp_pin_tensor){s->match, s->dim, s->axis ? s->axis : MPP_PIN_ANY_AXIS};
+            shard[i] = (struct mpp_pin_tensor){s->match, s->dim, s->axis ? s->axis : MPP_PIN_ANY_AXIS, MPP_PIN_SHARD};
         }
         axis[i] = (int8_t)mpp_pins_axis(&r->c, shard[i].axis);
         if (axis[i] < 0) {
@@ -174,15 +203,19 @@ static bool resolve_shards(struct mpp_arena *arena, struct mpp_pin_rules *r, con
         }
         if (r->c.mesh.size[axis[i]] == 1)
             continue;             /* one block is the whole */
+        if (shard[i].kind == MPP_PIN_SPLIT) {
+            match_groups(arena, r, &shard[i], i, &split_by);
+            continue;
+        }
         for (mpp_id t = 0; t < g->n_tensors; t++) {
             const struct mpp_gtensor *x = &g->tensors[t];
-            int d = find_dim(x, shard[i].dimension), size = r->c.mesh.size[axis[i]];
-            if (d < 0 || !read[t] || !(mpp_glob(shard[i].glob, x->name)
-                           || (x->info && x->info->published && mpp_glob(shard[i].glob, x->info->published))))
+            int d = mpp_pins_find_dim(x, shard[i].dimension), size = r->c.mesh.size[axis[i]];
+            bool rests = x->role == MPP_ROLE_PARAM || x->role == MPP_ROLE_INPUT;
+            if (d == NOT_THERE || !read[t] || (shard[i].kind == MPP_PIN_REST && !rests) || !names_tensor(&shard[i], x))
                 continue;
-            if (x->dims[d].size < size) {
-                *out_reason = mpp_arena_printf(arena, "shard:%s=%s/%s: %s has only %lld of %s for %d devices",
-                                               shard[i].glob, shard[i].dimension, shard[i].axis, x->name,
+            if (d >= 0 && x->dims[d].size < size) {
+                *out_reason = mpp_arena_printf(arena, "%s:%s=%s/%s: %s has only %lld of %s for %d devices",
+                                               mpp_pins_kind_word(shard[i].kind), shard[i].glob, shard[i].dimension, shard[i].axis, x->name,
                                                (long long)x->dims[d].size, shard[i].dimension, size);
                 return false;
             }
@@ -192,6 +225,7 @@ static bool resolve_shards(struct mpp_arena *arena, struct mpp_pin_rules *r, con
     r->shard = shard;
     r->shard_axis = axis;
     r->matched = matched;
+    r->split_by = split_by;
     return true;
 }
 
@@ -386,11 +420,21 @@ static bool vocab_allowed(const struct mpp_pin_rules *r, const struct mpp_group 
     return f < 0 || !may_split(r, group, f, r->c.model_axis) || split.axis[r->c.model_axis] == f;
 }
 
-static bool shard_holds(const struct mpp_pin_rules *r, mpp_id t, struct mpp_sharding s)
+/* RESTING: or as it is made and read. */
+static bool shard_holds(const struct mpp_pin_rules *r, mpp_id t, struct mpp_sharding s, bool resting)
 {
     for (int i = 0; i < r->n_shards; i++)
-        if ((r->matched[t] >> i & 1)
-            && s.axis[r->shard_axis[i]] != find_dim(&r->graph->tensors[t], r->shard[i].dimension))
+        if ((r->matched[t] >> i & 1) && (resting || r->shard[i].kind == MPP_PIN_SHARD)
+            && s.axis[r->shard_axis[i]] != mpp_pins_find_dim(&r->graph->tensors[t], r->shard[i].dimension))
+            return false;
+    return true;
+}
+
+static bool split_holds(const struct mpp_pin_rules *r, const struct mpp_group *group, struct mpp_split split)
+{
+    uint64_t by = r->split_by ? r->split_by[group - r->graph->groups] : 0;
+    for (int i = 0; by && i < r->n_shards; i++)
+        if ((by >> i & 1) && split.axis[r->shard_axis[i]] != mpp_pins_find_factor(group->rule, r->shard[i].dimension))
             return false;
     return true;
 }
@@ -398,12 +442,14 @@ static bool shard_holds(const struct mpp_pin_rules *r, mpp_id t, struct mpp_shar
 /* A pinned value is made so; a pinned parameter is read so in forward and backward, and rests so. */
 static bool shards_allowed(const struct mpp_pin_rules *r, const struct mpp_group *group, struct mpp_split split)
 {
+    if (!split_holds(r, group, split))
+        return false;
     for (int o = 0; r->n_shards > 0 && o < group->n_in + group->n_out; o++) {
         mpp_id t = operand_tensor(group, o);
         if (t < 0 || !r->matched[t])
             continue;
         bool read = o < group->n_in && r->graph->tensors[t].role == MPP_ROLE_PARAM && group->phase != MPP_PHASE_UPDATE;
-        if ((read || o >= group->n_in) && !shard_holds(r, t, mpp_split_operand(group->rule, split, o)))
+        if ((read || o >= group->n_in) && !shard_holds(r, t, mpp_split_operand(group->rule, split, o), false))
             return false;
     }
     return true;
@@ -432,7 +478,7 @@ bool mpp_pins_allow_rest(const struct mpp_pin_rules *r, mpp_id t, struct mpp_sha
     int data = r->c.data_axis;
     if (!r->any)
         return true;
-    if (r->n_shards > 0 && r->matched[t] && !shard_holds(r, t, s))
+    if (r->n_shards > 0 && r->matched[t] && !shard_holds(r, t, s, true))
         return false;
     if (x->role != MPP_ROLE_PARAM || r->pins->zero < 0 || data < 0)
         return true;

@@ -112,9 +112,17 @@ struct mpp_plan {
 };
 
 /* ---- pins: --fix ---- */
-struct mpp_pin_tensor {
-    const char *glob, *dimension, *axis; /* shard:GLOB=dimension/axis */
+enum mpp_pin_kind {
+    MPP_PIN_SHARD,                /* shard:GLOB=dimension/axis: values as made; parameters as they rest and are read */
+    MPP_PIN_REST,                 /* rest:GLOB=dimension/axis: parameters and inputs as they rest */
+    MPP_PIN_SPLIT,                /* split:GLOB=dimension/axis: ops of that name */
 };
+struct mpp_pin_tensor {           /* DIMENSION: a name, "#1" (by place; of ops by letter), "whole" or "partial" */
+    const char *glob, *dimension, *axis;
+    enum mpp_pin_kind kind;
+};
+#define MPP_PIN_WHOLE "whole"
+#define MPP_PIN_PARTIAL "partial"
 struct mpp_pins {
     int dp, tp, pp;               /* 0: free */
     int interleave;               /* chunks per stage; 0: free */
@@ -133,13 +141,15 @@ struct mpp_pins mpp_pins_none(void);
 enum mpp_status mpp_pins_parse(struct mpp_arena *arena, struct mpp_diag *diag, const char *text,
                                struct mpp_pins *pins) MPP_CHECKED;
 
+/* Why a search should stop; what it has found by then is the plan, marked so. */
+enum mpp_interrupt { MPP_INTERRUPT_NONE, MPP_INTERRUPT_USER, MPP_INTERRUPT_TIME };
+
 struct mpp_plan_options {
     struct mpp_pins pins;
     int64_t capacity_bytes;       /* per device; 0: the device's usable memory */
     const char *dump_ilp_dir;     /* NULL: none */
     const char *export_iopddl_dir; /* files of every stage problem that is met; NULL: none */
     FILE *progress;               /* NULL: silent */
-    double time_limit_s;          /* of the search; what it has found by then is the plan. 0: none */
     /* The bytes that a device of STAGE of PLAN, which is derived, needs once its memory is laid out: packing, workspaces and
      * padding are not in the programs. Where that is more than capacity the stage is planned again with less room. NULL:
      * the programs' own figures are enough. CONTEXT is room_context. */
@@ -149,8 +159,19 @@ struct mpp_plan_options {
     bool quick;                   /* any plan that fits will do: the first one is taken */
     bool glance;                  /* where little memory is taken only: what it does not find may be there all the same */
     bool quiet;                   /* nothing fits: MPP_INFEASIBLE without looking for ways out */
-    volatile int *interrupt;
+    int64_t *least_bytes;         /* nothing fits: what a device needs at least; stays as it is where that is not known. NULL */
+    volatile int *interrupt;      /* an enum mpp_interrupt, set at any time; NULL: none */
 };
+
+/* Should a search under O stop? And the name of what stopped it: "Ctrl-C" or "--time-limit". */
+static inline bool mpp_plan_interrupted(const struct mpp_plan_options *o)
+{
+    return o->interrupt && *o->interrupt != MPP_INTERRUPT_NONE;
+}
+static inline const char *mpp_plan_stopped_by(const struct mpp_plan_options *o)
+{
+    return o->interrupt && *o->interrupt == MPP_INTERRUPT_TIME ? "--time-limit" : "Ctrl-C";
+}
 
 /* Find the best plan for GRAPH (after all passes) on the devices of CLUSTER. MPP_INFEASIBLE after a
  * diagnostic that says what overflows, by how much, and suggestions that were verified by planning them. */

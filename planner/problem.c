@@ -107,6 +107,7 @@ static void group_key(const struct mpp_build *b, const struct mpp_group *group, 
     const struct mpp_graph *g = b->g;
     const struct mpp_rule *rule = group->rule;
     mpp_key_int(key, group->phase);
+    mpp_key_int(key, b->pins->split_by ? (int64_t)b->pins->split_by[group - g->groups] : 0);
     if (mpp_price_is_receive(g, group)) {
         mpp_key_int(key, b->p->env.first);
         mpp_key_int(key, b->p->env.receives);

@@ -289,7 +289,7 @@ static void settle(struct search *s, struct open *o, int64_t enough, int64_t *wo
 static void prove(struct search *s)
 {
     int64_t work = PROOF_WORK;
-    while (s->out->found && work > 0 && !s->limited && !(s->opt->interrupt && *s->opt->interrupt)) {
+    while (s->out->found && work > 0 && !s->limited && !mpp_plan_interrupted(s->opt)) {
         struct open *next = NULL;
         for (size_t i = 0; i < s->n_open; i++)
             if (!s->open[i].given_up && s->open[i].bound < s->out->objective && (!next || s->open[i].bound < next->bound))
@@ -322,7 +322,7 @@ static void try_count(struct search *s, int64_t micro_batches, int64_t micro_bat
             continue;
         t->arena = mpp_arena_scratch(s->arena);
         try_quick(s, t, micro_batches);
-        stop = s->opt->interrupt && *s->opt->interrupt;
+        stop = mpp_plan_interrupted(s->opt);
     }
     for (;;) {
         struct trial *next = NULL;
@@ -332,7 +332,7 @@ static void try_count(struct search *s, int64_t micro_batches, int64_t micro_bat
         if (!next || stop || (s->out->found && next->bound >= s->out->objective))
             break;
         try_within(s, next, micro_batches);
-        stop = s->opt->interrupt && *s->opt->interrupt;
+        stop = mpp_plan_interrupted(s->opt);
     }
     for (int i = 0; i < s->n_candidates; i++) {
         if (trial[i].bound < INT64_MAX)
@@ -497,7 +497,7 @@ enum mpp_status mpp_plan_search(struct mpp_arena *arena, struct mpp_diag *diag, 
         .version = MPP_PLAN_VERSION, .batch = graph->global_batch, .micro_batches = r.micro_batches,
         .schedule = "accumulate", .n_stages = 1, .stages = stage, .solver = r.info, .objective_ps = r.objective,
         .bound_ps = r.bound < r.objective ? r.bound : r.objective,
-        .stopped = r.stopped ? "Ctrl-C" : NULL, .pins = mpp_pins_text(arena, &options->pins)};
+        .stopped = r.stopped ? mpp_plan_stopped_by(options) : NULL, .pins = mpp_pins_text(arena, &options->pins)};
     plan->gap = plan->objective_ps > 0 ? (double)(plan->objective_ps - plan->bound_ps) / (double)plan->objective_ps : 0;
     *out = plan;
     return MPP_OK;

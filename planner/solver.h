@@ -32,6 +32,8 @@
 
 /* A conversion that is impossible. */
 #define MPP_SOLVER_FORBIDDEN INT64_MAX
+/* Costs at or above this count as forbidden: about two weeks, in picoseconds. */
+#define MPP_SOLVER_INF ((int64_t)1 << 60)
 
 struct mpp_solver_usage {
     int32_t first, last;          /* live interval, inclusive */

@@ -20,9 +20,6 @@
 #include "ir/arena.h"
 #include "planner/solver.h"
 
-/* Costs at or above this count as forbidden: about two weeks, in picoseconds. */
-#define MPP_SOLVER_INF ((int64_t)1 << 60)
-
 /* Prices are integers: picoseconds per byte, times 2^MPP_SOLVER_PRICE_BITS. */
 #define MPP_SOLVER_PRICE_BITS 24
 

@@ -155,7 +155,7 @@ int mpp_stages_options(void *context, const struct mpp_pipeline_key *key, bool e
     struct mpp_stages *s = context;
     struct mpp_stages_question q;
     *out_exact = exact;
-    if (!ask(s, key, &q))
+    if (mpp_stages_interrupted(s) || !ask(s, key, &q))
         return 0;
     s->unlike = false;
     int n = exact ? exactly(s, &q, out) : bounds(s, &q, out);
@@ -192,6 +192,7 @@ struct mpp_stages *mpp_stages_new(struct mpp_arena *arena, struct mpp_diag *diag
     s->layering = layering;
     s->cluster = cluster;
     s->options = options;
+    s->interrupt = options->interrupt;
     s->capacity = options->capacity_bytes > 0 ? options->capacity_bytes : mpp_device_usable_bytes(&cluster->device);
     s->spans = mpp_memo_new(arena);
     s->places = mpp_memo_new(arena);
@@ -203,6 +204,12 @@ struct mpp_stages *mpp_stages_new(struct mpp_arena *arena, struct mpp_diag *diag
     mpp_stages_note_parts(s);
     s->one_run = s->one_run && s->folded != MPP_STAGES_ALL;
     return s;
+}
+
+void mpp_stages_go_on(struct mpp_stages *s)
+{
+    if (s)
+        s->interrupt = NULL;
 }
 
 void mpp_stages_try_both_orders(struct mpp_stages *s)

@@ -22,6 +22,9 @@ struct mpp_stages *mpp_stages_new(struct mpp_arena *arena, struct mpp_diag *diag
                                   const struct mpp_layering *layering, const struct mpp_cluster *cluster,
                                   const struct mpp_plan_options *options);
 
+/* From here on answer all that is asked, interrupted or not: what a search has found is finished. */
+void mpp_stages_go_on(struct mpp_stages *s);
+
 /* Before any question: meshes a x b and b x a are two, even where all links are alike (blocks nest in the order of axes). */
 void mpp_stages_try_both_orders(struct mpp_stages *s);
 

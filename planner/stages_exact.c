@@ -70,8 +70,9 @@ static const struct mpp_front *look_freely(struct mpp_stages *s, const struct so
     struct mpp_fold fold;
     o->known = true;
     if (make_fold(scratch, x, 1, INT64_MAX, &fold))
-        mpp_front_find(s->round, &fold, s->schedule.micro_batches, s->schedule.chunks, s->upper, s->options->interrupt, &o->front);
+        mpp_front_find(s->round, &fold, s->schedule.micro_batches, s->schedule.chunks, s->upper, s->interrupt, &o->front);
     s->solved += o->front.solved;
+    s->gave_up = s->gave_up || o->front.given_up;
     mpp_arena_free(scratch);
     return &o->front;
 }
@@ -94,7 +95,7 @@ static const struct mpp_front *look_within(struct mpp_stages *s, const struct so
     struct mpp_fold fold;
     o->known = true;
     if (make_fold(scratch, x, in_flight, s->capacity, &fold))
-        mpp_front_find(s->round, &fold, s->schedule.micro_batches, s->schedule.chunks, s->upper, s->options->interrupt, &o->front);
+        mpp_front_find(s->round, &fold, s->schedule.micro_batches, s->schedule.chunks, s->upper, s->interrupt, &o->front);
     s->solved += o->front.solved;
     s->within += o->front.solved;
     s->gave_up = s->gave_up || o->front.given_up;
@@ -227,7 +228,7 @@ int mpp_stages_exact_options(void *context, const struct mpp_pipeline_key *key, 
     struct source x;
     int mesh = 0, r = 0;
     *out_exact = true;
-    if (!mpp_stages_ask_whole(s, key, &q))
+    if (mpp_stages_interrupted(s) || !mpp_stages_ask_whole(s, key, &q))
         return 0;
     int64_t place[4] = {q.shape.first, q.shape.last, q.range, q.in_flight};
     bool is_new;

@@ -46,6 +46,7 @@ struct mpp_stages_freely {
  * of layers. */
 struct mpp_stages_survey {
     bool ok;
+    bool known;                   /* false: not looked at, or stopped before it was solved */
     double t[MPP_STAGES_N_PARTS], once[MPP_STAGES_N_PARTS];
 };
 
@@ -100,6 +101,7 @@ struct mpp_stages {
     const struct mpp_layering *layering;
     const struct mpp_cluster *cluster;
     const struct mpp_plan_options *options;
+    volatile int *interrupt;      /* NULL: what is asked is answered; else, once it is set, nothing has options */
     bool both_orders;             /* try meshes a x b and b x a even where links are alike */
     bool even;                    /* stages have equally many devices */
     bool shrunk;                  /* capacity is less than the device's */
@@ -129,6 +131,11 @@ struct mpp_stages {
     int64_t unproven_ps;          /* no step with an option that was given up takes less */
     struct mpp_stages_offers *offers; /* of stages_exact.c, of the present round; NULL: none yet */
 };
+
+static inline bool mpp_stages_interrupted(const struct mpp_stages *s)
+{
+    return s->interrupt && *s->interrupt;
+}
 
 struct mpp_stages_question {
     struct mpp_stages_shape shape;

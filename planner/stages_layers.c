@@ -165,6 +165,8 @@ struct mpp_stages_config *mpp_stages_find_config(struct mpp_stages *s, int span,
 {
     int key[3] = {span, range, mesh};
     bool is_new;
+    if (mpp_stages_interrupted(s))
+        return mpp_arena_array(s->round, 1, struct mpp_stages_config);
     int id = mpp_memo_add(s->configs, key, sizeof key, &is_new);
     if (!is_new)
         return s->config[id];

@@ -15,6 +15,7 @@ int64_t mpp_stages_solve_free(struct mpp_stages *s, struct mpp_solver_problem pr
     struct mpp_solver *solver;
     problem.capacity_bytes = INT64_MAX;
     set.quick = true;
+    set.interrupt = s->interrupt;
     s->solved++;
     if (mpp_solver_setup(&problem, &set, &solver) != MPP_OK)
         return -1;
@@ -31,7 +32,7 @@ enum mpp_status mpp_stages_solve_within(struct mpp_stages *s, const struct mpp_s
     set.gap = STAGE_GAP;
     set.work_limit = STAGE_WORK;
     set.upper_bound = upper == INT64_MAX ? 0 : upper;
-    set.interrupt = s->options->interrupt;
+    set.interrupt = s->interrupt;
     *info = (struct mpp_solver_info){.bound = 0};
     if (s->budget == 0)
         return MPP_LIMIT;
@@ -58,7 +59,7 @@ const struct mpp_stages_freely *mpp_stages_solve_freely(struct mpp_stages *s, st
     struct mpp_stages_freely *f = &c->freely;
     if (f->known)
         return f;
-    f->known = true;
+    f->known = true;              /* unless it was stopped */
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     struct mpp_fold fold, more;
     struct mpp_solver_info info;
@@ -84,6 +85,7 @@ const struct mpp_stages_freely *mpp_stages_solve_freely(struct mpp_stages *s, st
             c->layer_ps = (int64_t)(SLOPE * (f->t_slope * (double)s->schedule.micro_batches + f->once_slope));
         }
     }
+    f->known = !mpp_stages_interrupted(s);
     mpp_arena_free(scratch);
     return f;
 }
@@ -102,7 +104,9 @@ static int64_t proven(const struct mpp_stages_case *x)
         int64_t more = x->layers - x->config->proven[i].layers;
         if (more < 0 || x->config->proven[i].in_flight > x->in_flight)
             continue;
-        int64_t ps = x->config->proven[i].least + more * x->config->layer_ps;
+        int64_t ps, known = x->config->proven[i].least;
+        if (__builtin_add_overflow(known, more * x->config->layer_ps, &ps)) /* nothing fitted, at whatever cost */
+            ps = INT64_MAX;
         least = ps > least ? ps : least;
     }
     return least;

@@ -86,9 +86,13 @@ static const struct mpp_stages_survey *look_at(struct mpp_stages *s, int range, 
     bool is_new;
     int id = mpp_memo_add(s->surveys, key, sizeof key, &is_new);
     if (is_new) {
+        s->survey = mpp_arena_grow(s->arena, s->survey, &s->cap_survey, (size_t)id + 1, sizeof *s->survey);
+        s->survey[id] = (struct mpp_stages_survey){0};
+    }
+    if (!s->survey[id].known) {
         struct mpp_stages_survey x = {0};
         survey(s, range, mesh, &x);
-        s->survey = mpp_arena_grow(s->arena, s->survey, &s->cap_survey, (size_t)id + 1, sizeof *s->survey);
+        x.known = !mpp_stages_interrupted(s);
         s->survey[id] = x;
     }
     return &s->survey[id];

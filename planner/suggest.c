@@ -81,7 +81,7 @@ static bool with_micro_batches(struct mpp_diag *diag, struct mpp_graph *graph, c
     if (!pinned && !options.pins.micro_batch && !(graph->model && graph->model->training.micro > 0))
         return false;             /* all counts were tried */
     options.pins.micro_batch = 0;
-    for (int64_t k = divisor_from(batch, pinned ? pinned + 1 : 1); k > 0; k = divisor_from(batch, k + 1)) {
+    for (int64_t k = divisor_from(batch, pinned ? pinned + 1 : 1); k > 0 && !mpp_plan_interrupted(&options); k = divisor_from(batch, k + 1)) {
         options.pins.micro_batches = k;
         if (works(graph, cluster, &options, &ps)) {
             mpp_diag_note(diag, "--fix micro_batches=%" PRId64 " fits (%s a step or less)", k, duration(ps).text);
@@ -110,7 +110,7 @@ static bool with_more_devices(struct mpp_diag *diag, struct mpp_graph *graph, co
     options.pins.dp = options.pins.tp = 0;
     options.pins.mesh = (struct mpp_mesh){0};
     int64_t two = cluster->n_devices, most = two * MOST_TIMES < cluster->max_devices ? two * MOST_TIMES : cluster->max_devices;
-    for (int64_t n = more_than(two, &two, cluster); n <= most; n = more_than(n, &two, cluster)) {
+    for (int64_t n = more_than(two, &two, cluster); n <= most && !mpp_plan_interrupted(&options); n = more_than(n, &two, cluster)) {
         if (!mpp_cluster_resize(cluster, (int)n, &larger))
             continue;
         *out_tried = (int)n;
@@ -184,7 +184,9 @@ void mpp_suggest(struct mpp_diag *diag, struct mpp_graph *graph, const struct mp
     any = with_recomputation(diag, graph, cluster, quiet) || any;
     any = without_pins(diag, graph, cluster, quiet) || any;
     any = with_more_devices(diag, graph, cluster, quiet, &tried) || any;
-    if (!any && tried > 0)
+    if (mpp_plan_interrupted(options))
+        mpp_diag_note(diag, "looking for ways out was stopped by %s: there may be others", mpp_plan_stopped_by(options));
+    else if (!any && tried > 0)
         mpp_diag_note(diag, "up to %d devices were tried, and that does not help", tried);
     else if (!any)
         mpp_diag_note(diag, "the cluster has no more devices to try");

@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <string.h>
-#include <time.h>
 
 #include "ir/op.h"
 #include "planner/finalists.h"
@@ -66,7 +65,6 @@ struct twolevel {
     struct mpp_plan_options inner; /* with a reserve of memory */
     bool reserve;
     int64_t capacity, programs;   /* programs: that may be solved, as MOST_PROGRAMS */
-    double deadline_s;
     bool stopped;
 };
 
@@ -165,6 +163,12 @@ static void list_sizes(struct twolevel *w)
 
 /* ---- rounds ---- */
 
+/* Ctrl-C, or the time that was given is over: plans of such searches are marked, and may differ from run to run. */
+static bool interrupted(const struct twolevel *w)
+{
+    return mpp_plan_interrupted(w->options);
+}
+
 static const struct level *level_of(const struct twolevel *w, const struct mpp_schedule *schedule)
 {
     return schedule->chunks > 1 ? &w->merged : &w->plain;
@@ -188,9 +192,12 @@ static enum mpp_status run_round(struct twolevel *w, struct round *r, int64_t up
     struct mpp_pipeline_problem p = round_problem(w, r, upper);
     mpp_stages_set(level->stages, &r->schedule, r->equal, upper, budget);
     int64_t bound = mpp_stages_bound(level->stages, w->n_sizes, w->sizes);
+    *out = (struct mpp_pipeline_answer){.time_ps = INT64_MAX};
+    if (interrupted(w))
+        return MPP_LIMIT;         /* what was not looked at is not bounded */
     r->bound = bound > r->bound ? bound : r->bound;
     r->sure = bound > r->sure ? bound : r->sure;
-    *out = (struct mpp_pipeline_answer){.time_ps = INT64_MAX, .bound_ps = r->bound};
+    out->bound_ps = r->bound;
     return r->bound >= upper ? MPP_OK : mpp_pipeline_solve(w->arena, &p, out);
 }
 
@@ -200,19 +207,6 @@ static void say(const struct twolevel *w, const struct round *r, const char *wha
         fprintf(w->options->progress, "%" PRId64 " micro-batches, %d stages, %s of %d: %s %.6g ms (bound %.6g)\n",
                 r->schedule.micro_batches, r->schedule.stages, mpp_schedule_name(r->schedule.kind), r->schedule.chunks, what,
                 (double)ps * 1e-9, (double)r->bound * 1e-9);
-}
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Ctrl-C, or the time that was given is over: plans of such searches are marked, and may differ from run to run. */
-static bool interrupted(const struct twolevel *w)
-{
-    return (w->options->interrupt && *w->options->interrupt) || (w->options->time_limit_s > 0 && now_s() > w->deadline_s);
 }
 
 /* A plan of LEVEL; the best by the formula so far, if it is. */
@@ -234,6 +228,10 @@ static enum mpp_status solve_round(struct twolevel *w, struct round *r, bool ear
     struct mpp_pipeline_answer a = {0};
     enum mpp_status st = run_round(w, r, w->best.time_ps, early ? EARLY_BUDGET : LATE_BUDGET, &a);
     bool gave_up = mpp_stages_gave_up(level_of(w, &r->schedule)->stages);
+    if (interrupted(w)) {         /* programs that were left unsolved prove nothing */
+        note(w, level_of(w, &r->schedule), r, &a);
+        return MPP_LIMIT;
+    }
     r->done = !early || !gave_up;
     r->tried = true;
     if (gave_up && mpp_stages_unproven(level_of(w, &r->schedule)->stages) < a.bound_ps)
@@ -524,7 +522,7 @@ static enum mpp_status solve_exactly(struct twolevel *w)
     w->best = (struct mpp_pipeline_answer){.time_ps = INT64_MAX};
     w->finalists = mpp_finalists_new(w->arena);
     enum mpp_status st = solve_all_exactly(w, before->best.time_ps, &all);
-    w->stopped = st == MPP_LIMIT;
+    w->stopped = st == MPP_LIMIT || interrupted(w);
     if (w->stopped || w->best.n_stages == 0 || (!all && (double)before->best.time_ps * SCALARS < (double)w->best.time_ps)) {
         w->alone = before->alone;
         w->best = before->best;
@@ -695,6 +693,7 @@ static void choose(struct twolevel *w)
 static enum mpp_status finish(struct twolevel *w, struct mpp_plan **out)
 {
     choose(w);
+    mpp_stages_go_on(w->best_level.stages); /* what was found is finished, stopped or not */
     if (w->alone) {
         *out = w->alone;
         w->alone->n_others = mpp_finalists_others(w->finalists, NULL, w->arena, &w->alone->others);
@@ -706,7 +705,7 @@ static enum mpp_status finish(struct twolevel *w, struct mpp_plan **out)
     p->bound_ps = w->bound < p->objective_ps ? w->bound : p->objective_ps;
     p->gap = p->objective_ps > 0 ? (double)(p->objective_ps - p->bound_ps) / (double)p->objective_ps : 0;
     if (w->stopped)
-        p->stopped = w->options->interrupt && *w->options->interrupt ? "Ctrl-C" : "--time-limit";
+        p->stopped = mpp_plan_stopped_by(w->options);
     return MPP_OK;
 }
 
@@ -716,6 +715,12 @@ static int64_t programs_for(int n_devices, bool quick)
     int64_t n = FEWEST_PROGRAMS + (int64_t)PROGRAMS_PER_DEVICE * n_devices;
     int64_t most = n_devices > MANY_DEVICES ? MOST_PROGRAMS / 2 : MOST_PROGRAMS; /* there each has more meshes and choices */
     return quick ? 0 : n < most ? n : most;
+}
+
+static void note_least(const struct mpp_plan_options *options, int64_t bytes)
+{
+    if (options->least_bytes && bytes > 0)
+        *options->least_bytes = bytes;
 }
 
 enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
@@ -728,7 +733,7 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     MPP_TRY(mpp_layering_make(arena, diag, graph, MAX_LAYERS, &layering));
     struct twolevel *w = mpp_arena_array(arena, 1, struct twolevel);
     *w = (struct twolevel){.arena = arena, .diag = diag, .graph = graph, .cluster = cluster, .options = options,
-                           .programs = programs_for(cluster->n_devices, options->quick), .deadline_s = now_s() + options->time_limit_s};
+                           .programs = programs_for(cluster->n_devices, options->quick)};
     w->capacity = options->capacity_bytes > 0 ? options->capacity_bytes : mpp_device_usable_bytes(&cluster->device);
     w->finalists = mpp_finalists_new(arena);
     w->plain.layering = layering;
@@ -756,8 +761,10 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     }
     MPP_TRY(look_alone(w));
     bool none = stored_bytes(w) > w->capacity; /* nothing fits, whatever is done */
-    if (none && options->quiet)
+    if (none && options->quiet) {
+        note_least(options, stored_bytes(w));
         return MPP_INFEASIBLE;
+    }
     if (none)
         MPP_TRY(find_nearest(w));
     w->reserve = w->reserve && !none;
@@ -767,7 +774,7 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
         MPP_TRY(solve_exactly(w));
     if (w->best.time_ps < INT64_MAX)
         return finish(w, out);
-    if (w->stopped) {
+    if (w->stopped || interrupted(w)) {
         mpp_diag_error(diag, (struct mpp_loc){0}, "the search was stopped before it found a plan");
         return MPP_LIMIT;
     }
@@ -776,8 +783,10 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
         again.whole_room = true;
         return mpp_plan_pipeline(arena, diag, graph, cluster, &again, out);
     }
-    if (options->quiet)
+    if (options->quiet && (nearest(w)->bytes > 0 || !options->least_bytes)) {
+        note_least(options, nearest(w)->bytes);
         return MPP_INFEASIBLE;
+    }
     struct mpp_search_result failed = as_failed(w, nearest(w));
     if (failed.least_bytes == 0) {
         mpp_diag_error(diag, (struct mpp_loc){0}, "no plan does what --fix asks: no mesh of the pinned sizes runs all ops");

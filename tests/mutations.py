@@ -297,6 +297,16 @@ m("report-source", "costmodel/figures.c",
   "source = own ? own : source;", "source = own;",
   "a figure inside an element that has a source seems to have none", "report_html:mesh")
 
+m("account-once", "inspect/account.c",
+  "int64_t times = once ? 1 : m->plan->micro_batches;", "int64_t times = m->plan->micro_batches;",
+  "what happens once per step counts for each micro-batch in --diff", "inspect:diff")
+m("pin-rest", "planner/pins_rules.c",
+  "(resting || r->shard[i].kind == MPP_PIN_SHARD)", "(resting || r->shard[i].kind != MPP_PIN_SPLIT)",
+  "rest: binds how a weight is read, too", "inspect:pins")
+m("explain-costs", "inspect/explain_costs.c",
+  ".step_ps = plan->objective_ps", ".step_ps = e->plan->objective_ps",
+  "every alternative seems to take what the plan takes", "inspect:explain_ops")
+
 # ---- runtime ----
 
 m("gelu-slope", "runtime/mpp_math.h",

@@ -176,6 +176,34 @@ static void check_programs(const char *model, const char *preset, const char *de
     setup_free(&s);
 }
 
+/* Three ways to trade, of steps that take seconds, minutes or days: none is lost, whatever weights make of such costs. */
+static void check_long_steps(void)
+{
+    static const int64_t t[] = {4, 8, 12}, once[] = {9, 4, 2}; /* of a step of 4 micro-batches */
+    static const int32_t forms[] = {0, 1, 2}, consumers[] = {1}, *const in[] = {forms};
+    int64_t convert[9];
+    for (int i = 0; i < 9; i++)
+        convert[i] = i % 4 == 0 ? 0 : MPP_SOLVER_FORBIDDEN;
+    struct mpp_solver_value value = {.producer = 0, .n_consumers = 1, .n_forms = 3, .consumers = consumers, .out = forms, .in = in,
+                                     .convert = convert};
+    for (int64_t unit = INT64_C(100000000000); unit < INT64_C(100000000000000000); unit *= 10) {
+        struct mpp_arena *arena = mpp_arena_new();
+        int64_t cost[2][3];
+        bool is_once[] = {false, true}, value_once[] = {false};
+        struct mpp_front f;
+        for (int k = 0; k < 3; k++) {
+            cost[0][k] = t[k] * unit;
+            cost[1][k] = once[k] * unit;
+        }
+        struct mpp_solver_node node[] = {{.n_choices = 3, .cost = cost[0]}, {.n_choices = 3, .cost = cost[1]}};
+        struct mpp_fold fold = {.solver = {.n_nodes = 2, .n_values = 1, .nodes = node, .values = &value, .capacity_bytes = 1000},
+                                .node_once = is_once, .value_once = value_once};
+        mpp_front_find(arena, &fold, 4, 1, INT64_MAX, NULL, &f);
+        check(f.n == 3 && !f.given_up, "of a step of %g s %d ways were found, not 3", 13e-12 * (double)unit, f.n);
+        mpp_arena_free(arena);
+    }
+}
+
 /* ---- options of spans of many layers ---- */
 
 /* Every span that begins with the first layers or ends with the last, or lies between. */
@@ -284,6 +312,7 @@ static void check_pins(const char *model, const char *preset, const char *define
 
 int main(void)
 {
+    check_long_steps();
     check_programs("models/mlp.xml", NULL, "layers=4 batch=64 in=1024 hidden=4096 out=1024", "t4-box", 80);
     check_programs("models/gpt.xml", NULL, "layers=2 batch=8 hidden=512 heads=8 seq=256 positions=256", "dgx1-v100", 16);
     check_programs("models/bert.xml", "tiny", "batch=8", "dgx-a100", 12);

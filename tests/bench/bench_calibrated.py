@@ -55,7 +55,7 @@ def main():
         cluster = args.cluster
         if not cluster:
             cluster = folder / "here.xml"
-            print(run([MPPLAN, "--calibrate", cluster, "--time-limit", 3 if args.quick else 30]).stdout, end="")
+            print(run([MPPLAN, "--calibrate", cluster, "--seconds", 3 if args.quick else 30]).stdout, end="")
         cases = [Case(folder, cluster, "tiny", SIZES, gpus, fix) for gpus, fixes in PLANS.items() for fix in fixes]
         others = watched(lambda: [case.measure(args.steps) for _ in range(args.rounds) for case in cases])
         by_clock = others < BUSY

@@ -159,11 +159,26 @@ def tree(folder):
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}
 
 
+def schema_faults(plan):
+    """What docs/plan.schema.json says against a plan.json; None without python3-jsonschema."""
+    try:
+        import jsonschema
+    except ImportError:
+        return None
+    if not hasattr(schema_faults, "validator"):
+        schema = json.loads((ROOT / "docs" / "plan.schema.json").read_text())
+        schema_faults.validator = jsonschema.Draft202012Validator(schema)
+    return [f"{e.json_path}: {e.message[:200]}" for e in schema_faults.validator.iter_errors(plan)]
+
+
 class Plan:
     def __init__(self, folder, process=None, seconds=0.0):
         self.dir, self.seconds = Path(folder), seconds
         self.report = process.stdout if process else ""
         self.json = json.loads((self.dir / "plan.json").read_text())
+        faults = schema_faults(self.json)
+        if faults:
+            raise Failure(f"{self.dir}/plan.json does not fit docs/plan.schema.json: {faults[:3]}")
 
     def build(self, *make_args):
         if not (self.dir / "trainer").exists() or make_args:

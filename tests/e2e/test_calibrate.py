@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import harness as h
 
-QUICK = ["--time-limit", "2"]
+QUICK = ["--seconds", "2"]
 RUNTIME = {"RUNTIME_BUILD": str(h.shared_runtime(("MPI=0",)))}
 
 
@@ -94,8 +94,10 @@ def test_refused():
     refused("no temporary folder", r"^error: cannot make a temporary folder in .*TMPDIR", 1, QUICK,
             {**env, "TMPDIR": "/nonexistent"}, path)
     path.write_text("old")
-    refused("beside other options", r"^error: --calibrate goes with --time-limit alone, not with --gpus", 2, ["--gpus", "2"], env,
+    refused("beside other options", r"^error: --calibrate goes with --seconds alone, not with --gpus", 2, ["--gpus", "2"], env,
             path, old="old")
+    refused("with a limit that it cannot keep", r"^error: --time-limit is for searches; --calibrate measures for --seconds S", 2,
+            ["--time-limit", "8"], env, path, old="old")
     h.check(not list(tmp.iterdir()), "no temporary folder stays", list(tmp.iterdir()))
 
 
@@ -103,7 +105,7 @@ def test_stopped():
     tmp, env = scratch("tmp-stopped")
     for number, after in ((signal.SIGINT, "build"), (signal.SIGTERM, "measured")):
         path = h.TMP / f"stopped-{number}.xml"
-        p = subprocess.Popen([h.MPPLAN, "--calibrate", path, "--time-limit", "60"], env={**os.environ, **env}, text=True,
+        p = subprocess.Popen([h.MPPLAN, "--calibrate", path, "--seconds", "60"], env={**os.environ, **env}, text=True,
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         limit = time.monotonic() + 300
         while time.monotonic() < limit and p.poll() is None and not list(tmp.glob(f"*/{after}*")):

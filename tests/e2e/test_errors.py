@@ -130,6 +130,7 @@ def test_options():
     bad("--json alone", [*tiny, "--json"], "--json goes with --predict", out=False)
     bad("--predict with a value", [*tiny, "--predict=yes"], "takes no value", out=False)
     bad("--min-gpus with --gpus", [*tiny, "--min-gpus", "--gpus", "4"], "--min-gpus and --gpus exclude each other")
+    bad("--seconds alone", [*tiny, "--seconds", "3"], "--seconds goes with --calibrate")
     bad("--time-limit 0", [*tiny, "--time-limit", "0"], "seconds, more than 0")
     bad("--time-limit with --from-plan", [*tiny, "--from-plan", "p.json", "--time-limit", "5"], "--from-plan and --time-limit exclude each other")
     bad("--export-iopddl with --from-plan", [*tiny, "--from-plan", "p.json", "--export-iopddl", h.TMP / "x"], "--from-plan and --export-iopddl exclude each other")

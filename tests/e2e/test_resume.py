@@ -20,6 +20,7 @@ FLAGS = "-O1 -g -std=c17 -D_GNU_SOURCE -fsanitize=address,undefined -fno-sanitiz
 
 SEED = int(os.environ.get("MPP_RESUME_SEED", random.SystemRandom().randrange(10**6)))
 EVERY, KEEP, STEPS = 10, 3, 200
+LONG = 600  # steps of a job that must still run when it is told to stop
 KILLS = dict(threads=50, mpi=20, plans=20, stages=20) if h.FULL else dict(threads=10, mpi=4, plans=6, stages=4)
 PIPELINE = "pp=2,dp=2,zero=1,schedule=1f1b,micro_batches=4"
 MODEL = dict(layers=2, hidden=32, heads=4, vocab=256, seq=16, positions=16, batch=24, pdrop=0.1, lr=1e-3, schedule="cosine",
@@ -259,20 +260,20 @@ def check_stop(job, number, what):
 def test_stop():
     rng = random.Random(SEED)
     p = plan(2)
-    expected, seconds = whole(p)
+    expected, seconds = whole(p, steps=LONG)
     folder = h.TMP / "stop"
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
-        job = Job(p, folder)
+        job = Job(p, folder, steps=LONG)
         job.wait_for_steps()
-        time.sleep(rng.uniform(0, seconds / 8))
+        time.sleep(rng.uniform(0, seconds / 24))
         os.kill(job.process.pid, number)
         check_stop(job, number, f"threads, seed {SEED}, {number.name}")
-    job = Job(p, folder)
+    job = Job(p, folder, steps=LONG)
     h.check(job.end() == 0, "a stopped run goes on", job.complained)
     got = job.rows()
     h.check([r["loss"] for r in got] == expected, "and repeats the losses", len(got))
 
-    job = Job(p, h.TMP / "usr1")
+    job = Job(p, h.TMP / "usr1", steps=LONG)
     job.wait_for_steps(3)
     os.kill(job.process.pid, signal.SIGUSR1)
     h.check(job.end() == 0 and re.search(r"^asked by SIGUSR1 after step \d+; saved \S+/step-\d+$", job.said, re.M), "SIGUSR1", job.said[-300:])
@@ -284,13 +285,13 @@ def test_stop_mpi():
         return h.skip("no mpirun: signals to ranks")
     rng = random.Random(SEED)
     p = plan(2)
-    expected, seconds = whole(p, mpi=True)
+    expected, seconds = whole(p, mpi=True, steps=LONG)
     folder = h.TMP / "stop_mpi"
     for number, where in ((signal.SIGTERM, "one rank"), (signal.SIGUSR2, "mpirun"), (signal.SIGUSR1, "mpirun")):
         what = f"MPI, seed {SEED}, {number.name} to {where}"
-        job = Job(p, folder, mpi=True)
+        job = Job(p, folder, mpi=True, steps=LONG)
         job.wait_for_steps()
-        time.sleep(rng.uniform(0, seconds / 8))
+        time.sleep(rng.uniform(0, seconds / 24))
         os.kill(rng.choice(job.ranks()) if where == "one rank" else job.process.pid, number)
         if number != signal.SIGUSR1:
             check_stop(job, number, what)
@@ -300,7 +301,7 @@ def test_stop_mpi():
     h.check([r["loss"] for r in rows] == expected, f"MPI, seed {SEED}: stopped and resumed, the losses are the same", len(rows))
     line, steps = list(h.MPIRUN), saved_steps(folder)[-2:]  # as if a file system showed two processes different folders
     for n in steps:
-        line += ["-n", "1", p.dir / "trainer", "--data", DATA, "--resume", folder / f"step-{n}", "--metrics", h.TMP / "two.jsonl", ":"]
+        line += ["-n", "1", p.dir / "trainer", "--data", DATA, "--steps", LONG, "--resume", folder / f"step-{n}", "--metrics", h.TMP / "two.jsonl", ":"]
     r = h.run(line[:-1], 120, h.MPI_ENV)
     got = [json.loads(x)["loss"] for x in (h.TMP / "two.jsonl").read_text().splitlines()]
     h.check(r.returncode == 0 and f"continuing from step {steps[0]}" in r.stdout and got == expected[steps[0]:], "all ranks begin where rank 0 does",
