@@ -122,7 +122,7 @@ const char *mpp_fused_read(struct fused *f, const struct fused_tensor *t, int co
     const char *name = mpp_arena_printf(f->e->arena, "from_%s%s", in, entry_suffix(f, t, combo));
     unsigned loops = mpp_fused_loops_of(f, t);
     const char *common = loops == all_loops(f) ? "" : "_common";
-    bool walked = (loops & k->walked) != 0;
+    bool walked = f->n_loops == 0 || (loops & k->walked) != 0;
     struct mpp_text *out = walked ? &k->inner : &k->outer;
     int indent = walked ? k->n_inner : k->n_outer;
     if (is_packed(f, t)) {
