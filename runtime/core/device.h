@@ -32,6 +32,9 @@ int mpp_device_open(struct mpp_rank *r, struct mpp_error *error) MPP_RT_CHECKED;
 /* Nothing happens where R was never opened. */
 void mpp_device_close(struct mpp_rank *r);
 
+/* R leaves a job that failed: what others wait for on R's device ends. Nothing happens where R was never opened. */
+void mpp_device_abandon(struct mpp_rank *r);
+
 /* Copies BYTES between the host and the arena, in order with the rank's work so far; on return FROM may be reused, TO read. */
 void mpp_device_put(struct mpp_rank *r, void *to_device, const void *from, size_t bytes);
 void mpp_device_get(struct mpp_rank *r, void *to, const void *from_device, size_t bytes);

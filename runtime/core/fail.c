@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "mpp_rt.h"
+#include "device.h"
 #include "fail.h"
 #include "job.h"
 #include "transport.h"
@@ -148,6 +149,7 @@ void mpp_leave(struct mpp_rank *r, int code)
 {
     struct mpp_local *local = r->impl;
     local->exit_code = code;
+    mpp_device_abandon(r);
     longjmp(local->leave, 1);
 }
 

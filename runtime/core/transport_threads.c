@@ -61,6 +61,11 @@ static struct group *group_of(const struct mpp_rank *r, unsigned mask)
     return &t->groups[mask][mpp_mesh_group_base(t->program, r->rank, mask)];
 }
 
+static bool threads_failed(struct mpp_rank *r)
+{
+    return atomic_load(&threads_of(r)->failed) != 0;
+}
+
 static void leave_if_failed(struct mpp_rank *r)
 {
     int code = atomic_load(&threads_of(r)->failed);
@@ -320,6 +325,7 @@ static const struct mpp_transport_ops threads_ops = {
     .receive = threads_receive,
     .transfer_send = threads_transfer_send,
     .transfer_receive = threads_transfer_receive,
+    .failed = threads_failed,
     .abort = threads_abort,
 };
 

@@ -1,4 +1,5 @@
 /* device.c - a GPU for a rank: its arena, streams and handles; copies; what failed calls say. */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -244,6 +245,27 @@ void *mpp_cuda_scratch(struct mpp_rank *r, enum mpp_scratch kind, size_t bytes)
     return d->scratch[kind];
 }
 
+void mpp_device_abandon(struct mpp_rank *r)
+{
+    if (r->device == NULL)
+        return;
+    mpp_groups_free(r);
+    mpp_channels_free(r);
+}
+
+/* Until STREAM has done its work; a rank whose peers are gone leaves. */
+static void wait_for(struct mpp_rank *r, cudaStream_t stream)
+{
+    const struct mpp_transport *t = r->transport;
+    cudaError_t code;
+    while ((code = cudaStreamQuery(stream)) == cudaErrorNotReady) {
+        if (t != NULL && t->ops->failed != NULL && t->ops->failed(r))
+            mpp_leave(r, MPP_EXIT_SYSTEM);
+        sched_yield();
+    }
+    mpp_cuda_check(r, code, "cudaStreamQuery");
+}
+
 /* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 void mpp_device_put(struct mpp_rank *r, void *to_device, const void *from, size_t bytes)
@@ -254,6 +276,7 @@ void mpp_device_put(struct mpp_rank *r, void *to_device, const void *from, size_
 
 void mpp_device_get(struct mpp_rank *r, void *to, const void *from_device, size_t bytes)
 {
+    wait_for(r, mpp_stream(r));
     MPP_CUDA_CHECK(r, cudaMemcpyAsync(to, from_device, bytes, cudaMemcpyDeviceToHost, mpp_stream(r)));
     MPP_CUDA_CHECK(r, cudaStreamSynchronize(mpp_stream(r)));
 }
@@ -273,7 +296,7 @@ void mpp_zero(struct mpp_rank *r, void *x, size_t bytes)
 void mpp_device_synchronize(struct mpp_rank *r)
 {
     if (r->device != NULL)
-        MPP_CUDA_CHECK(r, cudaStreamSynchronize(r->device->compute));
+        wait_for(r, r->device->compute);
 }
 
 const char *mpp_device_describe(const struct mpp_rank *r, char *text, size_t n)

@@ -27,15 +27,17 @@ struct channel {
 
 /* Of a transfer that this rank sends. */
 struct ring {
+    int depth;            /* places; 0: this rank sends no such */
     int64_t sent;         /* messages */
-    cudaEvent_t *left;    /* [depth]: the last message of a place has left; NULL where it is not this rank's to send */
+    cudaEvent_t *left;    /* [depth]: the last message of a place has left */
     cudaEvent_t filled;   /* this message is in its place */
 };
 
 struct mpp_channels {
     int n;
     struct channel *channels;
-    struct ring *rings;   /* [n_transfers] */
+    int n_rings;
+    struct ring *rings;   /* by transfer */
 };
 
 /* ---- making channels ------------------------------------------------------------------------------------------- */
@@ -152,6 +154,7 @@ static void make_ring(struct mpp_rank *r, int t)
     ring->left = calloc((size_t)depth, sizeof *ring->left);
     if (ring->left == NULL)
         mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d: out of memory", r->rank);
+    ring->depth = depth;
     MPP_CUDA_CHECK(r, cudaEventCreateWithFlags(&ring->filled, cudaEventDisableTiming));
     for (int i = 0; i < depth; i++)
         MPP_CUDA_CHECK(r, cudaEventCreateWithFlags(&ring->left[i], cudaEventDisableTiming));
@@ -168,6 +171,7 @@ static void make_channels(struct mpp_rank *r)
         all->rings = calloc((size_t)p->n_transfers + 1, sizeof *all->rings);
     if (all == NULL || all->rings == NULL)
         mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d: out of memory", r->rank);
+    all->n_rings = p->n_transfers;
     for (int t = 0; t < p->n_transfers; t++) {
         bool sends = p->transfers[t].from == r->stage_index;
         if (!sends && p->transfers[t].to != r->stage_index)
@@ -202,9 +206,9 @@ void mpp_channels_free(struct mpp_rank *r)
             (void)cudaStreamDestroy(c->stream);
         (void)cudaFree(c->room);
     }
-    for (int t = 0; all->rings != NULL && t < r->program->n_transfers; t++) {
+    for (int t = 0; t < all->n_rings; t++) {
         struct ring *ring = &all->rings[t];
-        for (int i = 0; ring->left != NULL && i < r->program->transfers[t].depth; i++)
+        for (int i = 0; i < ring->depth; i++)
             if (ring->left[i] != NULL)
                 (void)cudaEventDestroy(ring->left[i]);
         if (ring->filled != NULL)

@@ -46,6 +46,11 @@ void mpp_device_close(struct mpp_rank *r)
     r->arena = NULL;
 }
 
+void mpp_device_abandon(struct mpp_rank *r)
+{
+    (void)r; /* who waits looks whether the job has failed */
+}
+
 void mpp_device_put(struct mpp_rank *r, void *to_device, const void *from, size_t bytes)
 {
     (void)r;

@@ -3,11 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "conformance.h"
 #include "core/device.h"
 #include "cuda/cuda_internal.h"
-
-struct mpp_rank *mpp_test_device(struct mpp_rank *r);
-void mpp_test_settle(struct mpp_rank *r);
 
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;

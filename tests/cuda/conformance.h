@@ -10,6 +10,9 @@ struct mpp_rank *mpp_test_device(struct mpp_rank *r);
 /* The same, waited for: r->skipped is what the device has. */
 void mpp_test_settle(struct mpp_rank *r);
 
+#define mpp_send(r, ...) (mpp_send)(mpp_test_device(r), __VA_ARGS__)
+#define mpp_receive(r, ...) (mpp_receive)(mpp_test_device(r), __VA_ARGS__)
+#define mpp_sum_over_stages(r, ...) (mpp_sum_over_stages)(mpp_test_device(r), __VA_ARGS__)
 #define mpp_copy(r, ...) (mpp_copy)(mpp_test_device(r), __VA_ARGS__)
 #define mpp_zero(r, ...) (mpp_zero)(mpp_test_device(r), __VA_ARGS__)
 #define mpp_all_gather(r, ...) (mpp_all_gather)(mpp_test_device(r), __VA_ARGS__)
