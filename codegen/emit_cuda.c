@@ -37,6 +37,15 @@ static unsigned all_loops(const struct fused *f)
     return (1u << f->n_loops) - 1;
 }
 
+/* What holds the name, @, is broken into lines once that is known (emit_cuda_file.c). */
+static void add_line(struct mpp_text *out, int indent, const char *line)
+{
+    if (strchr(line, '@'))
+        mpp_text_add(out, "%*s%s\n", indent, "", line);
+    else
+        mpp_text_line(out, indent, line);
+}
+
 static void add(struct mpp_text *out, int indent, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void add(struct mpp_text *out, int indent, const char *fmt, ...)
 {
@@ -44,7 +53,7 @@ static void add(struct mpp_text *out, int indent, const char *fmt, ...)
     va_start(ap, fmt);
     const char *line = mpp_text_format(out->arena, fmt, ap);
     va_end(ap);
-    mpp_text_line(out, indent, line);
+    add_line(out, indent, line);
 }
 
 /* "rows * cols": the points of the loops in MASK. */
@@ -277,7 +286,7 @@ static const char *list_of(struct fused *f, enum fused_list form, const char *bo
 
 static void add_head(struct fused *f, struct mpp_text *out, const char *form, const char *name, const char *parameters)
 {
-    mpp_text_line(out, 0, mpp_arena_printf(f->e->arena, "%s void @_%s(%s)", form, name, parameters));
+    add_line(out, 0, mpp_arena_printf(f->e->arena, "%s void @_%s(%s)", form, name, parameters));
     mpp_text_add(out, "{\n");
 }
 
@@ -395,7 +404,7 @@ static const char *add_store(struct fused *f, struct mpp_text *kernels, const st
     const char *text = mpp_text_string(&body);
     for (int i = 0; i < s->n; i++)
         mpp_text_add(&beside, "%sdouble %s", i ? ", " : "", s->name[i]);
-    mpp_text_line(kernels, 0, mpp_arena_printf(arena, "__device__ __forceinline__ void @_%s(int64_t kept, %s)", name,
+    add_line(kernels, 0, mpp_arena_printf(arena, "__device__ __forceinline__ void @_%s(int64_t kept, %s)", name,
                                                list_of(f, FUSED_KERNEL_PARAMETERS, text, mpp_text_string(&beside))));
     mpp_text_add(kernels, "{\n%s%s}\n\n", strstr(text, "kept") ? "" : "    (void)kept;\n", text);
     return text;
@@ -594,6 +603,6 @@ const char *mpp_fused_cuda(struct fused *f)
             row_nest(f, &kernels, &launch);
     }
     f->kernel = NULL;
-    mpp_text_line(&kernels, 0, mpp_arena_printf(arena, "void @(%s)", mpp_fused_parameters(f, FUSED_PARAMETERS, "")));
+    add_line(&kernels, 0, mpp_arena_printf(arena, "void @(%s)", mpp_fused_parameters(f, FUSED_PARAMETERS, "")));
     return mpp_arena_printf(arena, "%s{\n%s}\n", mpp_text_string(&kernels), mpp_text_string(&launch));
 }

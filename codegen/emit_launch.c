@@ -15,6 +15,7 @@ const char *mpp_emit_run_sh(struct mpp_emit *e)
         "#!/bin/sh\n"
         "# Starts the trainer on this machine, its %s; arguments are the trainer's:\n"
         "#     plan/run.sh --data text:book.txt --steps 100\n"
+        "# A trainer that is not there yet is built: BACKEND=cuda CUDA_ARCH=sm_80 plan/run.sh ... builds it for GPUs.\n"
         "# As processes, on one machine or several: mpirun -n %d plan/trainer ...; under Slurm: sbatch plan/run.sbatch ...\n"
         "dir=$(dirname \"$0\")\n"
         "[ \"$dir/trainer\" -nt \"$dir/plan.c\" ] || make -s -C \"$dir\" trainer || exit 1\n"
@@ -40,6 +41,7 @@ const char *mpp_emit_run_sbatch(struct mpp_emit *e)
                      "# Starts the trainer by Slurm, a process for each device; arguments are the trainer's:\n"
                      "#     sbatch plan/run.sbatch --data text:book.txt --steps 100\n"
                      "# The plan's folder is the script's; PLAN=folder sbatch ... names another. MPIRUN: another command, with its options.\n"
+                     "# A trainer that is not there yet is built: BACKEND=cuda CUDA_ARCH=sm_80 sbatch ... builds it for GPUs.\n"
                      "#SBATCH --job-name=%s\n#SBATCH --nodes=%d\n#SBATCH --ntasks=%d\n#SBATCH --ntasks-per-node=%d\n",
                  mpp_emit_identifier(e->arena, e->whole->model->name), nodes, n, on_node);
     if (c->kind != MPP_LINK_SHARED)
