@@ -20,7 +20,8 @@ static double kernel_factor(const struct mpp_profile *p)
             planned += p->rows[i].planned_s;
             seen += p->rows[i].seen_s;
         }
-    return planned > 0 && seen > 0 ? seen / planned : 1;
+    double k = planned > 0 && seen > 0 ? seen / planned : 1;
+    return fabs(k - 1) < 1e-6 ? 1 : k; /* nearer than times are written */
 }
 
 static void scale_device(struct mpp_device *d, double k)

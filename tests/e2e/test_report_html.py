@@ -497,4 +497,5 @@ def main():
     return h.finish()
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
