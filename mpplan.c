@@ -189,8 +189,11 @@ static enum mpp_status write_report(struct mpp_arena *arena, struct mpp_diag *di
                                     const struct mpp_lprog *prog, report_fn *report, const char *path)
 {
     struct mpp_outfile *f = mpp_outfile_create(arena, path);
-    if (!f)
-        return cannot_write(diag, path);
+    if (!f) {
+        enum mpp_status st = mpp_outdir_status(errno);
+        (void)!cannot_write(diag, path);
+        return st;
+    }
     MPP_TRY(report(diag, g, cluster, plan, prog, mpp_outfile_stream(f)));
     return mpp_outfile_close(f) ? MPP_OK : cannot_write(diag, path);
 }

@@ -92,13 +92,7 @@ static int64_t whole_work(struct twolevel *w, struct mpp_graph *g, int64_t k)
 
 static bool count_allowed(const struct twolevel *w, int64_t k)
 {
-    const struct mpp_pins *p = &w->options->pins;
-    int64_t batch = w->graph->global_batch, micro = w->graph->model ? w->graph->model->training.micro : 0;
-    if (batch % k || (p->micro_batches && k != p->micro_batches) || (w->graph->whole_batch && k > 1))
-        return false;
-    if (!p->micro_batches && !p->micro_batch && micro > 0 && k != batch / micro)
-        return false;
-    return !p->micro_batch || batch / k % p->micro_batch == 0;
+    return mpp_search_count_allowed(w->graph, &w->options->pins, k) && (k == 1 || !w->graph->whole_batch);
 }
 
 static int64_t times_share(int64_t ps, double share)
@@ -781,10 +775,7 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     list_sizes(w);
     list_rounds(w);
     if (w->n_counts == 0 || w->n_rounds == 0) {
-        mpp_diag_error(diag, (struct mpp_loc){0}, "no plan does what --fix asks: %s", w->n_counts == 0
-                       ? "no number of stages divides the devices so" : options->pins.interleave > 1 || options->pins.schedule == MPP_SCHEDULE_INTERLEAVED
-                       ? "no number of micro-batches divides the batch so, or parts of one stage would share layers' values or parameters"
-                       : "no number of micro-batches divides the batch so");
+        mpp_refuse_rounds(diag, graph, w->merged.layering, cluster->n_devices, &options->pins, w->counts);
         return MPP_INVALID;
     }
     w->exact = small(w);

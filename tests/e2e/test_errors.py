@@ -181,6 +181,19 @@ def test_pins():
         bad(f"--fix {fix}", [*tiny, "--fix", fix], *needles)
 
 
+    layers = [h.ROOT / "models" / "gpt.xml", "--preset", "tiny", "-D", "layers=8"]
+    for gpus, fix, needle in (
+            ("4", "pp=2,interleave=3", "8 do not divide among 2 stages of 3 parts"),
+            ("4", "pp=2,interleave=2,micro_batch=8", "multiple of the 2 stages as number of micro-batches"),
+            ("5", "pp=2,interleave=2", "equally many devices, and 5 do not divide among 2 stages"),
+            ("1", "schedule=interleaved", "two stages at least, and 1 device makes one"),
+            ("3", "interleave=2,micro_batches=4", "multiple of the 3 stages as number of micro-batches"),
+            ("20", "pp=3", "20 devices do not divide evenly among 3 stages"),
+            ("2", "schedule=interleaved,interleave=5", "want 10 layers at least, and there are 8")):
+        p = bad(f"--fix {fix} on {gpus}", [*layers, "--gpus", gpus, "--fix", fix], re.escape(needle))
+        h.check(p.stderr.count("\n") == 1 and " or " not in p.stderr, f"--fix {fix} on {gpus}: one cause", p.stderr)
+
+
 def small_cluster(memory):
     return write(f'''<cluster name="small" devices_per_node="any" nodes="1" source="a test">
   <device name="small">
@@ -225,6 +238,30 @@ def places(x, path=()):
         yield from places(v, (*path, k))
 
 
+def test_stages_edited(path):
+    args = [h.ROOT / "models" / "gpt.xml", "--preset", "tiny", "-D", "layers=6", "--gpus", "2"]
+    p = h.plan("models/gpt.xml", preset="tiny", D={"layers": 6}, gpus=2, fix="pp=2,schedule=1f1b,micro_batches=4,recompute=none")
+    text = (p.dir / "plan.json").read_text()
+    path.write_text(text.replace('"1F1B"', '"interleaved 1F1B"'))
+    bad("plan.json: interleaved, one chunk", [*args, "--from-plan", path], "at least 2 chunks of each stage",
+        at=(path, line_of(text, '"1F1B"')))
+    plan = json.loads(text)
+    places = sorted((x for s in plan["stages"] for x in s["places"]), key=lambda x: x["stage"])
+    cut = places[0]["last_layer"]
+    del plan["layers"][cut]
+    places[0]["last_layer"] = cut - 1
+    for place in places[1:]:
+        place["first_layer"] -= 1
+        place["last_layer"] -= 1
+    path.write_text(json.dumps(plan, indent=1))
+    q = bad("plan.json: a layer cut out", [*args, "--from-plan", path], "edited.json:")
+    h.check(q.stderr.count("error:") == 1, "plan.json: a layer cut out: one cause", q.stderr)
+
+
+def line_of(text, what):
+    return text[:text.index(what)].count("\n") + 1
+
+
 def test_plans_edited():
     model = h.ROOT / "models" / "gpt.xml"
     args = [model, "--preset", "tiny", "-D", "layers=2", "--gpus", "4"]
@@ -242,6 +279,7 @@ def test_plans_edited():
         "edited.json")
     bad("plan.json of another number of devices", [*args[:-1], "2", "--from-plan", path], "edited.json")
     bad("plan.json of another batch", [*args, "--batch", "64", "--from-plan", path], "edited.json")
+    test_stages_edited(path)
     # any edit is refused with a message or gives a plan; none is a crash
     rng = random.Random(1)
     n_places = len(list(places(json.loads(text))))
