@@ -204,6 +204,7 @@ def diff_pipeline():
         h.check(abs(total - d[side]["step_s"]) < 1e-11 * total, f"{side}: the rows add up to a step", (total, d[side]["step_s"]))
     h.check(any("waiting" in x["what"] and x["b_s"] > 0 and x["a_s"] == 0 for x in d["other_work"]), "the bubble is a row", d["other_work"])
     d = asked("--diff", made["dp8"], made["four"])
+    h.check({"what": "micro-batches", "a": "1", "b": "4"} in d["settings"], "settings that differ", d["settings"])
     h.check(not any("waiting" in x["what"] for x in d["other_work"]), "one stage waits for nobody", d["other_work"])
     same = asked("--diff", made["dp8"], made["dp8"])
     h.check(same["faster"] is None and not same["decisions"] and not same["because"], "a plan does not differ from itself", same["decisions"])
@@ -258,6 +259,8 @@ def sweep_errors():
     refused("a precision that is none", "bf16", *tiny, "--sweep", "precision=fp33")
     refused("an unknown cluster", "dgx", *tiny, "--sweep", "cluster=dgx-a10")
     refused("one key twice", "twice", *tiny, "--sweep", "gpus=1", "--sweep", "gpus=2")
+    refused("a value that is told too", "exclude each other", *tiny, "--gpus", 2, "--sweep", "gpus=1,2")
+    refused("a dimension that is told too", "exclude each other", *tiny, "-D", "seq=32", "--sweep", "seq=32,64")
     refused("a price alone", "--sweep", *tiny, "--price", 2)
     refused("a price of nothing", "--price", *tiny, "--sweep", "gpus=1", "--price", 0)
 
