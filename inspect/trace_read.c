@@ -11,14 +11,16 @@
 
 #include <yajl/yajl_parse.h>
 
-#include "codegen/report_html.h"
+#include "planner/stage.h"
 
 enum { CHUNK = 1 << 16, MOST_DEPTH = 64 };
 static const int64_t MOST_EVENTS = 100000000;
 
 struct reader {
     struct mpp_arena *arena;
-    struct mpp_html_strings names;
+    struct mpp_memo *names;       /* that were met */
+    const char **name;            /* [so many] the same, to point at */
+    size_t cap_names;
     struct mpp_trace_events *out;
     size_t cap;
     const char *fault;
@@ -80,6 +82,17 @@ static int on_key(void *context, const unsigned char *text, size_t size)
     return 1;
 }
 
+static const char *intern(struct reader *r, const char *name, size_t size)
+{
+    bool is_new;
+    int number = mpp_memo_add(r->names, name, size, &is_new);
+    if (is_new) {
+        r->name = mpp_arena_grow(r->arena, r->name, &r->cap_names, (size_t)number + 1, sizeof *r->name);
+        r->name[number] = mpp_arena_strdup(r->arena, name);
+    }
+    return r->name[number];
+}
+
 static int on_string(void *context, const unsigned char *text, size_t size)
 {
     struct reader *r = context;
@@ -94,8 +107,7 @@ static int on_string(void *context, const unsigned char *text, size_t size)
         size_t n = size < sizeof name - 1 ? size : sizeof name - 1;
         memcpy(name, text, n);
         name[n] = '\0';
-        int number = mpp_html_intern(&r->names, name);
-        r->e.name = r->names.text[number];
+        r->e.name = intern(r, name, n + 1);
     }
     return 1;
 }
@@ -198,7 +210,7 @@ enum mpp_status mpp_trace_read(struct mpp_arena *arena, struct mpp_diag *diag, c
     struct stat about;
     int64_t at = 0;
     *out = (struct mpp_trace_events){0};
-    *r = (struct reader){.arena = arena, .names = {.arena = arena}, .out = out};
+    *r = (struct reader){.arena = arena, .names = mpp_memo_new(arena), .out = out};
     bool regular = stat(path, &about) != 0 || S_ISREG(about.st_mode);
     FILE *f = regular ? fopen(path, "rbe") : NULL;
     const char *why = regular ? strerror(errno) : "not a file";
