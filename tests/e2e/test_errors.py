@@ -357,6 +357,32 @@ def test_trainer_options():
     bad_run(p, "wrong data under MPI", "nothing", mpi=True, data=f"npy:{h.TMP}/nothing")
 
 
+def test_started_unlike():
+    """Processes of one job that run other plans, with other options or on other data: refused before they wait for each other."""
+    p, other = (h.plan("models/gpt.xml", preset="tiny", D={"layers": 2}, gpus=2, fix=fix).build() for fix in ("dp=2", "pp=2"))
+    for name, text in (("here", "x" * 500), ("there", "x" * 400)):
+        wrote = h.TMP / name / "book.txt"
+        wrote.parent.mkdir()
+        wrote.write_text(text)
+    run = [p.dir / "trainer", "--steps", "1"]
+    for what, first, second, *needles in (
+            ("another plan", run, [other.dir / "trainer", "--steps", "1"], "rank 1 on .* runs another plan than rank 0"),
+            ("other steps", run, [*run[:2], "2"], "rank 1 on .* another --steps than rank 0"),
+            ("another seed", [*run, "--seed", "3"], run, "another --seed"), ("a rate of its own", run, [*run, "--lr", "1"], "another --lr"),
+            ("a save of its own", run, [*run, "--save", h.TMP / "unlike"], "another --save"),
+            ("a trace of its own", [*run, "--profile", h.TMP / "trace.json"], run, "another --profile"),
+            ("other data", ["-wdir", h.TMP / "here", *run, "--data", "text:book.txt"],
+             ["-wdir", h.TMP / "there", *run, "--data", "text:book.txt"], "finds more or less in the files of --data than rank 0"),
+            ("options that one refuses", run, [*run[:2], "x"], '--steps takes a whole number.*"x"')):
+        part = [[*c[:2], "-n", "1", *c[2:]] if c[0] == "-wdir" else ["-n", "1", *c] for c in (first, second)]
+        r = h.run([*h.MPIRUN, *part[0], ":", *part[1]], 60, h.MPI_ENV)
+        lines = [line for line in r.stderr.splitlines() if line.startswith("error:")]
+        h.check(r.returncode == STATUS_INPUT and len(lines) == 1, f"started unlike, {what}: one error", f"{r.returncode} {r.stderr[-600:]}")
+        for needle in needles:
+            h.check(re.search(needle, r.stderr), f"started unlike, {what}: says {needle!r}", r.stderr[:500])
+        h.check(not (h.TMP / "unlike").exists() and not (h.TMP / "trace.json").exists(), f"started unlike, {what}: writes nothing")
+
+
 def test_data(p):
     good = {"inputs": np.zeros((2, 8, 64), np.int32), "targets": np.zeros((2, 8, 64), np.int32)}
     high, low = good["inputs"].copy(), good["inputs"].copy()
@@ -412,7 +438,8 @@ def test_weights(p):
 
 
 TESTS = {"models": test_models, "files": test_files, "options": test_options, "outputs": test_outputs, "pins": test_pins,
-         "infeasible": test_infeasible, "plans edited": test_plans_edited, "fuzz": test_fuzz, "trainer": test_trainer_options}
+         "infeasible": test_infeasible, "plans edited": test_plans_edited, "fuzz": test_fuzz, "trainer": test_trainer_options,
+         "started unlike": test_started_unlike}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
