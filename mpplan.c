@@ -24,6 +24,8 @@
 #include "inspect/export.h"
 #include "inspect/inspect.h"
 #include "inspect/plandir.h"
+#include "inspect/recalibrate.h"
+#include "inspect/rereport.h"
 #include "ir/graph.h"
 #include "ir/layers.h"
 #include "ir/model.h"
@@ -187,8 +189,11 @@ static enum mpp_status write_report(struct mpp_arena *arena, struct mpp_diag *di
                                     const struct mpp_lprog *prog, report_fn *report, const char *path)
 {
     struct mpp_outfile *f = mpp_outfile_create(arena, path);
-    if (!f)
-        return cannot_write(diag, path);
+    if (!f) {
+        enum mpp_status st = mpp_outdir_status(errno);
+        (void)!cannot_write(diag, path);
+        return st;
+    }
     MPP_TRY(report(diag, g, cluster, plan, prog, mpp_outfile_stream(f)));
     return mpp_outfile_close(f) ? MPP_OK : cannot_write(diag, path);
 }
@@ -415,25 +420,30 @@ static enum mpp_status run(struct job *job)
     return o->stats ? write_stats(arena, diag, o->stats, &stats, g, &fitted) : MPP_OK;
 }
 
-/* The reports of a plan directory again, from its graph and its plan. */
+/* The reports of a plan directory again, from its graph and its plan; with --profile what a trainer measured beside them. */
 static enum mpp_status report(struct job *job)
 {
     struct mpp_arena *arena = job->arena;
     struct mpp_diag *diag = job->diag;
-    const char *dir = job->options.report;
+    const struct mpp_options *o = &job->options;
+    struct mpp_profile *profile = NULL;
     struct mpp_plandir d;
     job->phase = "reading the plan";
-    MPP_TRY(mpp_plandir_read(arena, diag, dir, job->options.cluster, false, &d));
-    const struct mpp_plan *plan = d.fitted.plan;
-    const struct mpp_lprog *prog = mpp_plandir_program(&d);
+    MPP_TRY(mpp_plandir_read(arena, diag, o->report, o->cluster, false, &d));
+    job->phase = "reading the trace";
+    if (o->profile)
+        MPP_TRY(mpp_profile_read(arena, diag, o->profile, &d, &profile));
     job->phase = "writing the report";
     hold_signals(true);
-    enum mpp_status st = write_report(arena, diag, d.graph, d.cluster, plan, prog, mpp_report_write, mpp_arena_printf(arena, "%s/report.txt", dir));
-    if (st == MPP_OK)
-        st = write_report(arena, diag, d.graph, d.cluster, plan, prog, mpp_report_html, mpp_arena_printf(arena, "%s/report.html", dir));
+    enum mpp_status st = mpp_rereport(arena, diag, &d, profile);
+    if (st == MPP_OK && o->recalibrate)
+        st = mpp_recalibrate(arena, diag, profile, o->recalibrate, stderr);
     hold_signals(false);
     MPP_TRY(st);
-    return mpp_report_write(diag, d.graph, d.cluster, plan, prog, stdout);
+    MPP_TRY(mpp_report_write(diag, d.graph, d.cluster, d.fitted.plan, mpp_plandir_program(&d), stdout));
+    if (profile)
+        mpp_profile_print(profile, stdout);
+    return MPP_OK;
 }
 
 /* --explain and --sweep: plans are made, and what they show is printed. */

@@ -47,6 +47,8 @@ static const struct option {
 
     {{"--diff", NULL, "A B", "plan directories", "dir", "what differs between two plans, and why one is faster"}, TEXT, AT(diff)},
     {{"--report", NULL, "DIR", "plan directories", "dir", "write report.html and report.txt of a plan again"}, TEXT, AT(report)},
+    {{"--profile", NULL, "TRACE", "plan directories", "file", "with --report: what a trainer measured, beside it"}, TEXT, AT(profile)},
+    {{"--recalibrate", NULL, "FILE.xml", "plan directories", "file", "with --profile: a cluster file that fits it"}, TEXT, AT(recalibrate)},
     {{"--export", NULL, "KIND DIR", "plan directories", "trace|dot|megatron", "write a plan for other programs, to -o FILE or stdout"}, TEXT, AT(export_kind)},
 
     {{"--dump-after", NULL, "PASS", "looking inside", "build|autodiff|optimizer|precision|fuse", "print the graph after that pass"}, TEXT, AT(dump_after)},
@@ -209,6 +211,11 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
         mpp_diag_error(diag, nowhere, "--report goes with --cluster alone: the plan directory says the rest");
     if (o->export_kind && (o->gpus || o->from_plan || searched || o->stats || o->predict || o->calibrate || o->iopddl || o->report))
         mpp_diag_error(diag, nowhere, "--export goes with a plan directory, -o FILE and --cluster alone: the directory says the rest");
+    if (o->profile && !o->report)
+        mpp_diag_error(diag, nowhere, "--profile goes with --report: mpplan --report plan/ --profile %s", o->profile);
+    if (o->recalibrate && !o->profile)
+        mpp_diag_error(diag, nowhere, "--recalibrate wants what a trainer measured: mpplan --report plan/ --profile trace.json --recalibrate %s",
+                       o->recalibrate);
     if (o->export_kind && !o->model)
         mpp_diag_error(diag, nowhere, "--export wants a plan directory: mpplan --export %s plan/", o->export_kind);
     if (o->export_iopddl && (p->pp > 1 || p->interleave > 1 || p->recompute > 0 || p->schedule >= 0))

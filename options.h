@@ -19,7 +19,7 @@
 #define MPP_OPTIONS_MAX_SWEEPS 4
 
 struct mpp_options {
-    const char *model, *cluster, *out, *from_plan, *dump_ilp, *export_iopddl, *dump_after, *stats, *iopddl, *kernels, *calibrate, *report, *completion, *export_kind, *diff, *explain;
+    const char *model, *cluster, *out, *from_plan, *dump_ilp, *export_iopddl, *dump_after, *stats, *iopddl, *kernels, *calibrate, *report, *completion, *export_kind, *profile, *recalibrate, *diff, *explain;
     int64_t gpus;
     double time_limit_s, measure_s, price; /* price: of a device for an hour */
     struct mpp_model_options model_options;

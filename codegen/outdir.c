@@ -69,17 +69,22 @@ void mpp_outdir_remove(const char *path)
 
 /* ---- what is refused ---- */
 
-/* Report errno. What another name would cure is a wrong input. */
-static enum mpp_status failed(struct mpp_arena *arena, struct mpp_diag *diag, const char *dir, int why)
+enum mpp_status mpp_outdir_status(int why)
 {
-    static const int users[] = {EACCES, EPERM, EROFS, ENOTDIR, ENAMETOOLONG, ELOOP, ENOENT, EEXIST};
-    if (why == ENOMEM)
-        mpp_arena_fail(arena, 0);
-    mpp_diag_error(diag, (struct mpp_loc){dir, 0}, "cannot write the plan here: %s", strerror(why));
+    static const int users[] = {EACCES, EPERM, EROFS, ENOTDIR, EISDIR, ENAMETOOLONG, ELOOP, ENOENT, EEXIST};
     for (size_t i = 0; i < sizeof users / sizeof *users; i++)
         if (why == users[i])
             return MPP_INVALID;
     return MPP_IO;
+}
+
+/* Report errno. */
+static enum mpp_status failed(struct mpp_arena *arena, struct mpp_diag *diag, const char *dir, int why)
+{
+    if (why == ENOMEM)
+        mpp_arena_fail(arena, 0);
+    mpp_diag_error(diag, (struct mpp_loc){dir, 0}, "cannot write the plan here: %s", strerror(why));
+    return mpp_outdir_status(why);
 }
 
 static enum mpp_status refused(struct mpp_diag *diag, const char *dir, const char *what)

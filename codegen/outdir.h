@@ -39,6 +39,9 @@ enum mpp_status mpp_outdir_commit(struct mpp_outdir *o) MPP_CHECKED;
 /* Remove what was made. Needs no memory; once committed or abandoned, nothing happens. */
 void mpp_outdir_abandon(struct mpp_outdir *o);
 
+/* What it is that a file or folder cannot be written for the errno WHY: MPP_INVALID where another name would cure it, MPP_IO. */
+enum mpp_status mpp_outdir_status(int why);
+
 /* Remove PATH, a file or a directory with all in it. Needs no memory. */
 void mpp_outdir_remove(const char *path);
 

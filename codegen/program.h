@@ -224,6 +224,10 @@ enum mpp_status mpp_report_write(struct mpp_diag *diag, const struct mpp_graph *
 /* report.html, of the same: one page with everything in it (docs/reading-a-report.md). */
 enum mpp_status mpp_report_html(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
                                 const struct mpp_plan *plan, const struct mpp_lprog *prog, FILE *out) MPP_CHECKED;
+/* The same page with MEASURED, a JSON object of what a trainer's profile says beside it (inspect/profile.h); NULL: without. */
+enum mpp_status mpp_report_html_measured(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
+                                         const struct mpp_plan *plan, const struct mpp_lprog *prog, const char *measured,
+                                         FILE *out) MPP_CHECKED;
 /* graph.ir: the training step as text (docs/ir.md) and what reports say besides. Read back from PATH, what it is for as well: the
  * cluster's name and how many devices. Its model has what reports need: names, precision, optimiser, pins. */
 enum mpp_status mpp_report_graph(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,

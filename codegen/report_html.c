@@ -181,7 +181,7 @@ static void write_stages(struct mpp_html *h)
     mpp_html_close(h, ']');
 }
 
-static const char *page_json(struct report *r)
+static const char *page_json(struct report *r, const char *measured)
 {
     struct mpp_html_strings strings = {.arena = r->arena};
     struct mpp_html h = {.r = r, .out = {.arena = r->arena}, .strings = &strings};
@@ -192,6 +192,8 @@ static const char *page_json(struct report *r)
     write_plan(&h);
     write_stages(&h);
     mpp_html_schedule(&h);
+    if (measured)
+        mpp_html_raw(&h, "measured", measured);
     mpp_html_open(&h, "strings", '[');
     for (int i = 0; i < strings.n; i++)
         mpp_html_text(&h, NULL, strings.text[i]);
@@ -243,6 +245,12 @@ static const char *plain_text(const struct report *r)
 enum mpp_status mpp_report_html(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
                                 const struct mpp_plan *plan, const struct mpp_lprog *prog, FILE *out)
 {
+    return mpp_report_html_measured(diag, graph, cluster, plan, prog, NULL, out);
+}
+
+enum mpp_status mpp_report_html_measured(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_cluster *cluster,
+                                         const struct mpp_plan *plan, const struct mpp_lprog *prog, const char *measured, FILE *out)
+{
     struct report r = {.arena = mpp_arena_scratch(graph->arena), .whole = graph, .cluster = cluster, .plan = plan, .prog = prog,
                        .out = out};
     r = mpp_report_at(&r, mpp_report_slowest(plan));
@@ -253,7 +261,7 @@ enum mpp_status mpp_report_html(struct mpp_diag *diag, const struct mpp_graph *g
                  "<noscript>\n<p>This page draws the plan with a script. Without it, report.txt says the same in words:</p>\n"
                  "<pre>%s</pre>\n</noscript>\n%s<script type=\"application/json\" id=\"plan\">",
             mpp_html_escape(r.arena, graph->model->name), asset("report.css"), plain_text(&r), asset("body.html"));
-    fprintf(out, "%s</script>\n<script>\n\"use strict\";\n", page_json(&r));
+    fprintf(out, "%s</script>\n<script>\n\"use strict\";\n", page_json(&r, measured));
     for (const struct mpp_embedded_source *a = mpp_embedded_report; a->path; a++)
         if (strlen(a->path) > 3 && strcmp(a->path + strlen(a->path) - 3, ".js") == 0)
             fprintf(out, "%s", a->text);

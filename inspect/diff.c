@@ -81,8 +81,8 @@ static const char *plan_words(struct mpp_arena *arena, const struct mpp_plandir 
     const struct mpp_plan *plan = p->fitted.plan;
     const struct mpp_model *m = p->graph->model;
     struct mpp_text s = {.arena = arena};
-    mpp_text_add(&s, "%s%s%s%s on %s: batch %s in %s micro-batch%s, ", m->name, m->preset ? " (" : "", m->preset ? m->preset : "",
-                 m->preset ? ")" : "", mpp_cluster_describe(arena, p->cluster), mpp_report_thousands(arena, plan->batch),
+    mpp_text_add(&s, "%s%s%s%s on %s: batch %s in %s micro-batch%s, ", mpp_diag_plain(arena, m->name), m->preset ? " (" : "",
+                 m->preset ? mpp_diag_plain(arena, m->preset) : "", m->preset ? ")" : "", mpp_cluster_describe(arena, p->cluster), mpp_report_thousands(arena, plan->batch),
                  mpp_report_thousands(arena, plan->micro_batches), plan->micro_batches == 1 ? "" : "es");
     if (plan->n_stages > 1)
         mpp_text_add(&s, "%d stages, %s, each on ", plan->n_stages, plan->schedule);
@@ -132,8 +132,30 @@ static int sums_of(const struct diff *d, struct sum *out)
     return n;
 }
 
+/* Tokens (samples, where the model has none) of a step. */
+static double tokens_of(const struct mpp_plandir *p)
+{
+    return (double)p->fitted.plan->batch * (double)p->graph->tokens_per_sample;
+}
+
+static bool same_work(const struct diff *d)
+{
+    return tokens_of(&d->a) == tokens_of(&d->b);
+}
+
+/* Below 0: A is faster, above: B; by tokens per second. */
+static double lead(const struct diff *d)
+{
+    return tokens_of(&d->b) * (double)d->x.step_ps - tokens_of(&d->a) * (double)d->y.step_ps;
+}
+
 static const char *verdict(const struct diff *d)
 {
+    if (!same_work(d)) {
+        double x = tokens_of(&d->a) / (double)d->x.step_ps * 1e12, y = tokens_of(&d->b) / (double)d->y.step_ps * 1e12;
+        return mpp_arena_printf(d->arena, "%s does %.2f times as many tokens per second: %s instead of %s", x > y ? "A" : "B", x > y ? x / y : y / x,
+                                mpp_report_thousands(d->arena, (int64_t)(x > y ? x : y)), mpp_report_thousands(d->arena, (int64_t)(x > y ? y : x)));
+    }
     int64_t a = d->x.step_ps, b = d->y.step_ps;
     const char *one = mpp_words_time(d->arena, a), *other = mpp_words_time(d->arena, b);
     if (a == b)
@@ -151,7 +173,7 @@ static int reasons_of(const struct diff *d, const char **out)
     int n = sums_of(d, sum), n_out = 0;
     int64_t sign = d->y.step_ps <= d->x.step_ps ? 1 : -1;
     qsort(sum, (size_t)n, sizeof *sum, by_size);
-    for (int i = 0; i < n && n_out < MOST_REASONS && d->x.step_ps != d->y.step_ps; i++) {
+    for (int i = 0; i < n && n_out < MOST_REASONS && d->x.step_ps != d->y.step_ps && same_work(d); i++) {
         int64_t saved = sign * (sum[i].a_ps - sum[i].b_ps);
         if (abs64(saved) * 200 < abs64(d->x.step_ps - d->y.step_ps) || saved == 0)
             break;
@@ -171,8 +193,8 @@ static void print_head(const struct diff *d, const struct mpp_screen *s)
     mpp_screen_paragraph(s, 2, MPP_BOLD, verdict(d));
     for (int i = 0; i < n; i++)
         mpp_screen_paragraph(s, 4, MPP_PLAIN, reason[i]);
-    if (d->a.fitted.plan->batch * d->a.graph->tokens_per_sample != d->b.fitted.plan->batch * d->b.graph->tokens_per_sample)
-        mpp_screen_paragraph(s, 2, MPP_BAD, "the steps are of different batches: compare throughput");
+    if (!same_work(d))
+        mpp_screen_paragraph(s, 2, MPP_BAD, "the steps are of different batches: times per step cannot be compared");
     if (strcmp(d->a.graph->model->name, d->b.graph->model->name) != 0)
         mpp_screen_paragraph(s, 2, MPP_BAD, "the plans are of different models");
 }
@@ -245,15 +267,59 @@ static const char *some_names(struct mpp_arena *arena, const struct mpp_decision
     return mpp_text_string(&s);
 }
 
+/* What holds for a whole plan. */
+enum { N_SETTINGS = 10 };
+struct setting {
+    const char *what, *a, *b;
+};
+
+static void describe(struct mpp_arena *arena, const struct mpp_plandir *p, const char **out)
+{
+    const struct mpp_plan *plan = p->fitted.plan;
+    const char *mesh = mpp_words_mesh(arena, &plan->stages[0].mesh), *recompute = mpp_plan_recompute_word(plan->stages[0].recompute);
+    for (int i = 1; i < plan->n_stages; i++) {
+        mesh = strcmp(mesh, mpp_words_mesh(arena, &plan->stages[i].mesh)) == 0 ? mesh : "unlike meshes";
+        recompute = plan->stages[i].recompute == plan->stages[0].recompute ? recompute : "in some stages";
+    }
+    out[0] = mpp_diag_plain(arena, p->graph->model->name);
+    out[1] = mpp_arena_printf(arena, "%d x %s", p->cluster->n_devices, p->cluster->device.name);
+    out[2] = p->cluster->name;
+    out[3] = p->graph->model->training.precision;
+    out[4] = mpp_report_thousands(arena, plan->batch);
+    out[5] = mpp_report_thousands(arena, plan->micro_batches);
+    out[6] = mpp_arena_printf(arena, "%d", plan->n_stages);
+    out[7] = plan->pipeline.chunks > 1 ? mpp_arena_printf(arena, "%s of %d parts", plan->schedule, plan->pipeline.chunks) : plan->schedule;
+    out[8] = mesh;
+    out[9] = recompute;
+}
+
+/* Those that differ; returns how many. */
+static int settings_of(const struct diff *d, struct setting *out)
+{
+    static const char *const what[N_SETTINGS] = {"model", "devices", "cluster", "precision", "batch", "micro-batches", "stages", "schedule", "mesh", "recompute"};
+    const char *a[N_SETTINGS], *b[N_SETTINGS];
+    int n = 0;
+    describe(d->arena, &d->a, a);
+    describe(d->arena, &d->b, b);
+    for (int i = 0; i < N_SETTINGS; i++)
+        if (strcmp(a[i], b[i]) != 0)
+            out[n++] = (struct setting){what[i], a[i], b[i]};
+    return n;
+}
+
 static void print_decisions(const struct diff *d, const struct mpp_screen *s)
 {
     struct mpp_arena *arena = d->arena;
     struct mpp_table t = mpp_table_begin(s, 4, (const char *[]){"-decided otherwise", "-A", "-B", "-of"});
+    struct setting setting[N_SETTINGS];
+    int n = settings_of(d, setting);
     fputc('\n', s->out);
-    if (d->n_decisions == 0) {
+    if (d->n_decisions == 0 && n == 0) {
         mpp_screen_paragraph(s, 2, MPP_PLAIN, "all forward kernels and weights are split alike");
         return;
     }
+    for (int i = 0; i < n; i++)
+        mpp_table_row(&t, MPP_PLAIN, (const char *[]){setting[i].what, setting[i].a, setting[i].b, ""});
     for (int i = 0; i < d->n_decisions && i < MOST_DECISIONS; i++) {
         const struct mpp_decision *x = &d->decision[i];
         mpp_table_row(&t, MPP_PLAIN, (const char *[]){x->what, *x->a ? x->a : "-", *x->b ? x->b : "-", some_names(arena, x)});
@@ -360,7 +426,7 @@ static void write_json(const struct diff *d, FILE *out)
     mpp_answer_open(&j, NULL, '{');
     write_plan(&j, &d->a, &d->x, "a");
     write_plan(&j, &d->b, &d->y, "b");
-    mpp_answer_text(&j, "faster", d->x.step_ps == d->y.step_ps ? NULL : d->x.step_ps < d->y.step_ps ? "a" : "b");
+    mpp_answer_text(&j, "faster", lead(d) == 0 ? NULL : lead(d) < 0 ? "a" : "b");
     mpp_answer_open(&j, "because", '[');
     for (int i = 0; i < n; i++)
         mpp_answer_text(&j, NULL, reason[i]);
@@ -372,6 +438,17 @@ static void write_json(const struct diff *d, FILE *out)
                 write_pair(&j, &d->pair[i]);
         mpp_answer_close(&j, ']');
     }
+    struct setting setting[N_SETTINGS];
+    int n_settings = settings_of(d, setting);
+    mpp_answer_open(&j, "settings", '[');
+    for (int i = 0; i < n_settings; i++) {
+        mpp_answer_open(&j, NULL, '{');
+        mpp_answer_text(&j, "what", setting[i].what);
+        mpp_answer_text(&j, "a", setting[i].a);
+        mpp_answer_text(&j, "b", setting[i].b);
+        mpp_answer_close(&j, '}');
+    }
+    mpp_answer_close(&j, ']');
     mpp_answer_open(&j, "decisions", '[');
     for (int i = 0; i < d->n_decisions; i++) {
         const struct mpp_decision *x = &d->decision[i];

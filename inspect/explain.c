@@ -31,7 +31,8 @@ static const char *wins(const struct mpp_explain *e, const struct mpp_costs *cho
     double behind = (double)(o->step_ps - chosen->step_ps), step = (double)chosen->step_ps;
     int64_t comm = o->comm_ps - chosen->comm_ps, work = o->work_ps - chosen->work_ps;
     if (behind < -SURE_BELOW * step)
-        return "it takes less: the search left this within its gap";
+        return e->from_plan ? "it takes less, with the rest optimised: the plan that was read is not the best"
+                            : "it takes less: the search left this within its gap";
     if (behind <= SURE_BELOW * step)
         return "it takes as long";
     const char *links = less(e->arena, "collectives", behind, (double)comm), *kernels = less(e->arena, "kernels", behind, (double)work);
@@ -88,7 +89,7 @@ void mpp_explain_sort(struct mpp_explain *e)
     qsort(e->option, (size_t)e->n_options, sizeof *e->option, by_total);
     for (int i = 1; i < e->n_options; i++) {
         struct mpp_option *o = &e->option[i];
-        if (o->fits && memory_decides(e, o))
+        if (o->fits && o->costs.step_ps > e->option[0].costs.step_ps && memory_decides(e, o))
             o->wins = mpp_arena_printf(e->arena, "it would win with more memory: without a limit a step takes %s with it, else %s",
                                        mpp_words_time(e->arena, o->least_ps), mpp_words_time(e->arena, e->option[0].least_ps));
         else if (o->fits)
@@ -161,7 +162,7 @@ struct mpp_option mpp_explain_runner_up(struct mpp_explain *e, const struct mpp_
 enum mpp_status mpp_inspect_explain(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_source *source, const char *from_plan,
                                     const char *name, const struct mpp_inspect_out *to)
 {
-    struct mpp_explain e = {.arena = arena, .diag = diag, .source = source, .name = name};
+    struct mpp_explain e = {.arena = arena, .diag = diag, .source = source, .name = name, .from_plan = from_plan != NULL};
     struct mpp_fitted fitted;
     MPP_TRY(mpp_source_read(arena, diag, source, &e.graph, &e.cluster));
     MPP_TRY(mpp_fit_plan(arena, diag, e.graph, e.cluster, &source->plan, from_plan, false, &fitted));

@@ -52,6 +52,7 @@ struct mpp_explain {
     struct mpp_pins held;
     const char *held_pins;        /* for --fix */
     const char *name;
+    bool from_plan;               /* the plan was read: it may be any */
     struct mpp_subject subject;
     int n_options;
     struct mpp_option *option;    /* the chosen one first, then by total */

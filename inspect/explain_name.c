@@ -180,7 +180,7 @@ static bool find_layer(struct mpp_explain *e)
     return false;
 }
 
-static enum mpp_status unknown(struct mpp_explain *e)
+static enum mpp_status unknown(struct mpp_explain *e, const char *name)
 {
     const char **names = mpp_arena_array(e->arena, MOST_NAMES, const char *);
     int n = 0;
@@ -188,8 +188,8 @@ static enum mpp_status unknown(struct mpp_explain *e)
         names[n++] = e->graph->ops[o].name;
     for (mpp_id t = 0; t < e->graph->n_tensors && n < MOST_NAMES; t++)
         names[n++] = e->graph->tensors[t].name;
-    const char *hint = mpp_diag_hint(e->diag, e->name, names, n);
-    mpp_diag_error(e->diag, (struct mpp_loc){0}, "--explain: the step has no op, tensor, layer or stage \"%s\"%s", e->name,
+    const char *hint = mpp_diag_hint(e->diag, name, names, n);
+    mpp_diag_error(e->diag, (struct mpp_loc){0}, "--explain: the step has no op, tensor, layer or stage \"%s\"%s", name,
                    *hint ? hint : "; names are those of --dump-after optimizer, of layers as in h.3, of stages as in stage0");
     return MPP_INVALID;
 }
@@ -214,5 +214,5 @@ enum mpp_status mpp_explain_find(struct mpp_explain *e)
         return check_alike(e, true, name);
     if (!op && find_tensor(e, name))
         return check_alike(e, false, name);
-    return unknown(e);
+    return unknown(e, name);
 }

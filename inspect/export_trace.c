@@ -4,6 +4,7 @@
 
 #include "codegen/report_html.h"
 #include "inspect/export.h"
+#include "inspect/trace_read.h"
 #include "ir/op.h"
 #include "planner/timeline.h"
 
@@ -48,21 +49,11 @@ static const char *quoted(struct mpp_arena *arena, const char *text)
     return mpp_text_string(&h.out);
 }
 
-/* "data 2 x model 4", as trainers print axes. */
-static const char *axes_of(const struct report *r, unsigned mask)
-{
-    const char *text = "";
-    for (int a = 0; a < r->mesh->n_axes; a++)
-        if (mask >> a & 1)
-            text = mpp_arena_printf(r->arena, "%s%s%s %d", text, *text ? " x " : "", r->mesh->name[a], r->mesh->size[a]);
-    return text;
-}
-
 static const char *comm_text(const struct report *r, const struct mpp_comm *c)
 {
     bool receive = strcmp(c->kind, "receive") == 0;
     const char *name = receive ? mpp_arena_printf(r->arena, "receive %s", c->tensor)
-                               : mpp_arena_printf(r->arena, "%s over %s", c->kind, axes_of(r, c->mask));
+                               : mpp_arena_printf(r->arena, "%s over %s", c->kind, mpp_trace_axes(r->arena, r->mesh, c->mask));
     return mpp_arena_printf(r->arena, "\"name\": %s, \"cat\": \"%s\", \"args\": {\"bytes\": %lld, \"of\": %s, \"role\": \"%s\", \"why\": %s}",
                             quoted(r->arena, name), receive ? "message" : "collective", (long long)c->bytes, quoted(r->arena, c->tensor),
                             c->role, quoted(r->arena, c->reason ? c->reason : ""));

@@ -93,13 +93,30 @@ void mpp_table_sum(struct mpp_table *t, const char *const *cells)
     r->rule = true;
 }
 
+/* Characters of TEXT, which is UTF-8; and the bytes of its first N. */
+static int characters(const char *text)
+{
+    int n = 0;
+    for (; *text; text++)
+        n += ((unsigned char)*text & 0xc0) != 0x80;
+    return n;
+}
+
+static int bytes_of(const char *text, int n)
+{
+    const char *at = text;
+    while (*at && (n > 0 || ((unsigned char)*at & 0xc0) == 0x80))
+        n -= ((unsigned char)*at++ & 0xc0) != 0x80;
+    return (int)(at - text);
+}
+
 static void measure(const struct mpp_table *t, int *width)
 {
     int all = INDENT;
     for (int c = 0; c < t->n_columns; c++) {
-        width[c] = (int)strlen(t->title[c]);
+        width[c] = characters(t->title[c]);
         for (int i = 0; i < t->n_rows; i++)
-            width[c] = (int)strlen(t->row[i].cell[c]) > width[c] ? (int)strlen(t->row[i].cell[c]) : width[c];
+            width[c] = characters(t->row[i].cell[c]) > width[c] ? characters(t->row[i].cell[c]) : width[c];
         all += width[c] + (c ? 2 : 0);
     }
     while (all > t->screen->width) {
@@ -122,15 +139,15 @@ static void measure(const struct mpp_table *t, int *width)
 
 static void print_cell(const struct mpp_table *t, int c, int width, const char *text, bool last)
 {
-    int n = (int)strlen(text);
+    int n = characters(text);
     bool cut = n > width && t->left[c];
     FILE *out = t->screen->out;
     if (c > 0)
         fputs("  ", out);
     if (!t->left[c])
-        fprintf(out, "%*s", width, text);
+        fprintf(out, "%*s%s", width - n, "", text);
     else if (cut)
-        fprintf(out, "%.*s..", width - 2, text);
+        fprintf(out, "%.*s..", bytes_of(text, width - 2), text);
     else
         fprintf(out, "%s%*s", text, last ? 0 : width - n, "");
 }

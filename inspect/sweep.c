@@ -60,6 +60,19 @@ static bool whole_number(const char *s, int64_t *out)
     return isdigit((unsigned char)*s) && !*end && !errno && *out >= 1;
 }
 
+/* What is swept over is not told as well. */
+static void check_given(const struct sweep *w, const struct key *k)
+{
+    const struct mpp_source *s = w->source;
+    const bool told[] = {s->gpus > 0, s->cluster != NULL, s->model_options.precision != NULL, s->model_options.batch > 0, s->model_options.preset != NULL};
+    size_t n = strlen(k->name);
+    bool given = k->kind < DEFINE && told[k->kind];
+    for (int i = 0; i < s->model_options.n_defines; i++)
+        given = given || (strncmp(s->model_options.defines[i], k->name, n) == 0 && s->model_options.defines[i][n] == '=');
+    if (given)
+        mpp_diag_error(w->diag, nowhere, "--sweep %s and %s%s exclude each other", k->name, k->kind < DEFINE ? "--" : "-D ", k->name);
+}
+
 static void parse_key(struct sweep *w, const char *text)
 {
     struct key *k = &w->key[w->n_keys++];
@@ -72,6 +85,7 @@ static void parse_key(struct sweep *w, const char *text)
     for (int i = 0; i < DEFINE; i++)
         if (strcmp(k->name, known[i]) == 0)
             k->kind = (enum key_kind)i;
+    check_given(w, k);
     for (int i = 0; i + 1 < w->n_keys; i++)
         if (strcmp(w->key[i].name, k->name) == 0)
             mpp_diag_error(w->diag, nowhere, "--sweep %s stands twice", k->name);

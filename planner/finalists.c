@@ -54,9 +54,21 @@ const struct mpp_finalist *mpp_finalists_best(const struct mpp_finalists *f)
 {
     const struct mpp_finalist *best = NULL;
     for (int i = 0; i < f->n; i++)
-        if (!best || better(&f->list[i], best))
+        if (!f->list[i].dropped && (!best || better(&f->list[i], best)))
             best = &f->list[i];
     return best;
+}
+
+void mpp_finalists_drop(struct mpp_finalists *f, const struct mpp_pipeline_stage *stage)
+{
+    for (int i = 0; i < f->n; i++)
+        f->list[i].dropped = f->list[i].dropped || f->list[i].answer.stage == stage;
+}
+
+void mpp_finalists_restore(struct mpp_finalists *f)
+{
+    for (int i = 0; i < f->n; i++)
+        f->list[i].dropped = false;
 }
 
 /* ---- all plans near the best ---- */
@@ -298,7 +310,7 @@ int mpp_finalists_others(const struct mpp_finalists *f, const struct mpp_finalis
     bool *seen = mpp_arena_array(arena, f->n, bool);
     int n = 0, formula = best_by_formula(f);
     for (int i = 0; i < f->n; i++)
-        seen[i] = &f->list[i] == best;
+        seen[i] = &f->list[i] == best || f->list[i].dropped;
     while (n < MOST_OTHERS) {
         int next = n == MOST_OTHERS - 1 && !seen[formula] ? formula : next_of(f, seen);
         if (next < 0 || (double)f->list[next].simulated_ps > CLOSE * (double)first->simulated_ps)

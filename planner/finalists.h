@@ -21,6 +21,7 @@ struct mpp_finalist {
     bool equal;                   /* stages of equally many devices */
     struct mpp_pipeline_answer answer; /* n_stages > 0 */
     int64_t simulated_ps;         /* of a step; that of the formula where there would be too many events */
+    bool dropped;                 /* it does not fit once its memory is laid out */
 };
 
 struct mpp_finalists;
@@ -35,6 +36,10 @@ void mpp_finalists_look_around(struct mpp_finalists *f, const struct mpp_pipelin
 /* The least simulated time, of equals the least by the formula, then the first; NULL: there is none. Valid until the next
  * is added. */
 const struct mpp_finalist *mpp_finalists_best(const struct mpp_finalists *f);
+
+/* The plan whose answer has these stages is none of the finalists any more. */
+void mpp_finalists_drop(struct mpp_finalists *f, const struct mpp_pipeline_stage *stage);
+void mpp_finalists_restore(struct mpp_finalists *f); /* all that were dropped */
 
 /* What else was close to BEST, by simulated time, at most 8, each unlike the best and the others, the best by the formula
  * among them: *OUT in ARENA; how many. Their times are those of the formula, as plan->objective_ps. BEST NULL: the best is

@@ -123,16 +123,16 @@ static struct mpp_solver_usage *usages_of(struct folding *f, int i, int *out_n)
         bool saved = !always && use->first <= f->last_forward && use->last >= f->first_backward;
         if (always) {
             int64_t factor = f->p->node[i].kind == MPP_NODE_INPUT ? layers * k : layers;
-            out[n++] = (struct mpp_solver_usage){0, f->last_time, times(f, use->bytes, x->n_choices, factor)};
+            out[n++] = (struct mpp_solver_usage){0, f->last_time, times(f, use->bytes, x->n_choices, factor), use->tag};
             continue;
         }
         out[n++] = *use;
         if (interior)
             out[n++] = (struct mpp_solver_usage){
                 twin->usages[u].first, twin->usages[u].last,
-                times(f, use->bytes, x->n_choices, saved ? layers - 1 : 1)};
+                times(f, use->bytes, x->n_choices, saved ? layers - 1 : 1), use->tag};
         if (saved && k > 1)
-            out[n++] = (struct mpp_solver_usage){0, f->last_time, times(f, use->bytes, x->n_choices, (k - 1) * layers)};
+            out[n++] = (struct mpp_solver_usage){0, f->last_time, times(f, use->bytes, x->n_choices, (k - 1) * layers), use->tag};
     }
     *out_n = n;
     return out;
@@ -144,12 +144,14 @@ static void make_nodes(struct folding *f)
     int m = out->solver.n_nodes;
     struct mpp_solver_node *nodes = mpp_arena_array(f->arena, m, struct mpp_solver_node);
     out->node_once = mpp_arena_array(f->arena, m, bool);
+    out->layers = mpp_arena_array(f->arena, m, int64_t);
     for (int j = 0; j < m; j++) {
         int i = out->from[j];
         nodes[j] = f->p->solver.nodes[i];
         nodes[j].cost = times(f, nodes[j].cost, nodes[j].n_choices, f->tag[i] ? f->run->layers : 1);
         nodes[j].usages = usages_of(f, i, &nodes[j].n_usages);
         out->node_once[j] = is_once(f->p, i);
+        out->layers[j] = f->tag[i] ? f->run->layers : 1;
     }
     out->solver.nodes = nodes;
 }
@@ -174,7 +176,7 @@ static int64_t weight_of(const struct folding *f, const struct mpp_solver_value 
 }
 
 /* A node that hands a value on to the same node of the next layer: the copy is a cost of its choices. */
-static void fold_into_node(struct folding *f, const struct mpp_solver_value *v, int c, int64_t weight)
+static void fold_into_node(struct folding *f, const struct mpp_solver_value *v, mpp_id tensor, int c, int64_t weight)
 {
     struct mpp_solver_node *nodes = (struct mpp_solver_node *)f->out->solver.nodes;
     struct mpp_solver_node *x = &nodes[f->to[v->producer]];
@@ -189,13 +191,13 @@ static void fold_into_node(struct folding *f, const struct mpp_solver_value *v, 
     struct mpp_solver_usage *usages = mpp_arena_array(f->arena, x->n_usages + 1, struct mpp_solver_usage);
     if (x->n_usages > 0)
         memcpy(usages, x->usages, sizeof *usages * (size_t)x->n_usages);
-    usages[x->n_usages++] = (struct mpp_solver_usage){v->copy_first, v->copy_last, bytes};
+    usages[x->n_usages++] = (struct mpp_solver_usage){v->copy_first, v->copy_last, bytes, tensor + 1};
     x->usages = usages;
     x->cost = cost;
 }
 
 /* V between folded nodes; false where nothing is left of it. */
-static bool map_value(struct folding *f, const struct mpp_solver_value *v, int64_t weight, struct mpp_solver_value *out)
+static bool map_value(struct folding *f, const struct mpp_solver_value *v, mpp_id tensor, int64_t weight, struct mpp_solver_value *out)
 {
     int n = v->n_consumers, m = 0;
     int32_t *consumers = mpp_arena_array(f->arena, n, int32_t);
@@ -206,7 +208,7 @@ static bool map_value(struct folding *f, const struct mpp_solver_value *v, int64
         for (int d = 0; d < m; d++)
             known = known || consumers[d] == to;
         if (to == f->to[v->producer])
-            fold_into_node(f, v, c, weight);
+            fold_into_node(f, v, tensor, c, weight);
         else if (!known) {
             consumers[m] = to;
             in[m++] = v->in[c];
@@ -238,7 +240,7 @@ static void make_values(struct folding *f)
     int n = 0;
     for (int i = 0; i < s->n_values; i++) {
         int64_t weight = weight_of(f, &s->values[i], f->p->graph->tensors[f->p->value_tensor[i]].n_dims == 0);
-        if (weight > 0 && map_value(f, &s->values[i], weight, &values[n])) {
+        if (weight > 0 && map_value(f, &s->values[i], f->p->value_tensor[i], weight, &values[n])) {
             out->value_once[n] = is_once(f->p, s->values[i].consumers[0]);
             n++;
         }

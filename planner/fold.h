@@ -24,6 +24,7 @@ struct mpp_fold {
     struct mpp_solver_problem solver;
     const struct mpp_stage_problem *p;
     int32_t *from;                /* [solver.n_nodes] the problem's node that each stands for */
+    int64_t *layers;              /* [solver.n_nodes] in so many layers; usages' tags are the problem's tensors */
     bool *node_once, *value_once; /* costs that arise once per step, not per micro-batch */
 };
 

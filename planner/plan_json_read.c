@@ -248,6 +248,8 @@ static void read_schedule(struct reader *r, const json_t *root, struct mpp_plan 
         COMPLAIN_OF(r, "schedule", "the schedule of one stage is \"accumulate\" with 1 chunk, not \"%s\" with %lld", kind, (long long)chunks);
     else if (n_stages > 1 && k == 0)
         COMPLAIN_OF(r, "schedule.kind", "the schedule \"accumulate\" is that of one stage; there are %d", n_stages);
+    else if (k > 0 && kinds[k - 1] == MPP_SCHEDULE_INTERLEAVED && chunks == 1)
+        COMPLAIN_OF(r, "schedule.chunks", "the interleaved schedule runs at least 2 chunks of each stage; with 1 it is \"1F1B\"");
     else if (!mpp_schedule_valid(&p->pipeline))
         COMPLAIN_OF(r, "schedule", "the schedule \"%s\" cannot run %d stages of %lld chunks with %lld micro-batches", kind, n_stages,
                           (long long)chunks, (long long)p->micro_batches);
@@ -448,6 +450,17 @@ static enum mpp_status read_stage(struct reader *r, const json_t *object, const 
     return r->bad ? MPP_INVALID : MPP_OK;
 }
 
+static void refuse_chunks(struct reader *r, const struct mpp_plan *p)
+{
+    int chunks = p->pipeline.chunks, parts = chunks * p->n_stages, layers = p->layering ? p->layering->n_layers : 1;
+    if (layers % parts)
+        COMPLAIN_OF(r, "schedule.chunks", "stages cannot run %d chunks: %d layers do not divide among %d parts", chunks, layers, parts);
+    else if (!p->layering || !mpp_span_can_chunk(r->whole, p->layering, parts, p->n_stages))
+        COMPLAIN_OF(r, "schedule.chunks", "stages cannot run %d chunks of this model: two of a stage would share a parameter or a value", chunks);
+    else
+        COMPLAIN_OF(r, "schedule.chunks", "stages cannot run %d chunks of this model: they are not like the layers that are planned for them", chunks);
+}
+
 static enum mpp_status read_stages(struct reader *r, const json_t *root, struct mpp_plan *p, int n_devices)
 {
     const json_t *stages = json_object_get(root, "stages");
@@ -468,7 +481,7 @@ static enum mpp_status read_stages(struct reader *r, const json_t *root, struct 
     p->pipeline.stages = p->n_stages;
     r->chunks = !r->bad && p->layering && mpp_interleave_possible(r->whole, p->layering, &p->pipeline);
     if (!r->bad && p->pipeline.chunks > 1 && !r->chunks)
-        COMPLAIN_OF(r, "schedule", "stages cannot run %d chunks of this model: two of a stage would share a parameter or a value", p->pipeline.chunks);
+        refuse_chunks(r, p);
     for (int i = 0; i < p->n_stages && !r->bad; i++) {
         r->kind = (size_t)kind_of[i];
         MPP_TRY(read_stage(r, json_array_get(stages, r->kind), p, &p->stages[i], n_devices));

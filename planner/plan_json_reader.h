@@ -35,6 +35,7 @@ struct reader {
     struct mpp_memo *names;       /* of what is being read: ops or tensors */
     const char **name;            /* [n_names] for hints */
     int *target, n_names;         /* group or tensor of a name */
+    int n_unknown;                /* names of the section that are not there */
     bool *seen;                   /* [n_groups] or [n_tensors] */
 };
 

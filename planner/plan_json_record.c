@@ -64,6 +64,8 @@ typedef void take_fn(struct reader *r, const json_t *record, int target, const c
 static void take_named(struct reader *r, const json_t *record, const char *name, take_fn *take)
 {
     int target = names_find(r, name);
+    if (target < 0 && r->n_unknown++ > 0)
+        return;                   /* mostly for one reason */
     if (target < 0) {
         mpp_json_complain(r, "there is no \"%s\"%s", name, mpp_diag_hint(r->diag, name, r->name, r->n_names));
         return;
@@ -208,9 +210,12 @@ static void read_section(struct reader *r, const json_t *stage, const char *key,
 {
     const json_t *list = mpp_json_get_array(r, stage, key, "the stage");
     r->key = key;
+    r->n_unknown = 0;
     for (r->index = 0; list && r->index < json_array_size(list) && mpp_diag_errors(r->diag) < MPP_JSON_MAX_ERRORS; r->index++)
         take_record(r, json_array_get(list, r->index), name_key, mpp_arena_printf(r->arena, "%s[%zu]", key, r->index), take);
     r->key = NULL;
+    if (r->n_unknown > 1)
+        mpp_diag_note(r->diag, "and %d more names under \"%s\" of this stage", r->n_unknown - 1, key);
 }
 
 static void read_ops(struct reader *r, const json_t *stage)

@@ -231,9 +231,9 @@ static int group_usages(struct mpp_build *b, const struct mpp_tie_class *t, cons
             if (!x || x->n_dims == 0)
                 continue;
             if (o < group->n_in ? x->role == MPP_ROLE_STATE : x->role == MPP_ROLE_ACCUM)
-                out[n++] = (struct mpp_solver_usage){0, b->last_time, t->bytes[i][o]};
+                out[n++] = (struct mpp_solver_usage){0, b->last_time, t->bytes[i][o], id + 1};
             else if (o >= group->n_in && x->updates < 0)
-                out[n++] = (struct mpp_solver_usage){groups[i], last_use(b, id, groups[i]), t->bytes[i][o]};
+                out[n++] = (struct mpp_solver_usage){groups[i], last_use(b, id, groups[i]), t->bytes[i][o], id + 1};
         }
     }
     return n;
@@ -424,7 +424,7 @@ static bool add_tensor_node(struct mpp_build *b, mpp_id t)
         return false;
     }
     struct mpp_solver_usage *usage = mpp_arena_array(b->arena, 1, struct mpp_solver_usage);
-    *usage = (struct mpp_solver_usage){0, b->last_time, c->bytes};
+    *usage = (struct mpp_solver_usage){0, b->last_time, c->bytes, t + 1};
     struct mpp_stage_node node = {
         .kind = x->role == MPP_ROLE_PARAM ? MPP_NODE_PARAM : MPP_NODE_INPUT, .tensor = t, .n_choices = c->n_choices,
         .rest = c->rest, .gather = c->gather,

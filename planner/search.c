@@ -342,28 +342,16 @@ static void try_count(struct search *s, int64_t micro_batches, int64_t micro_bat
     s->limited = s->limited || stop;
 }
 
-/* Do the pins and the model file leave K micro-batches? */
-static bool count_allowed(const struct search *s, int64_t k)
-{
-    const struct mpp_pins *p = &s->opt->pins;
-    int64_t batch = s->g->global_batch, micro = s->g->model ? s->g->model->training.micro : 0;
-    if (batch % k || (p->micro_batches && k != p->micro_batches))
-        return false;
-    if (!p->micro_batches && !p->micro_batch && micro > 0 && k != batch / micro)
-        return false;
-    return !p->micro_batch || batch / k % p->micro_batch == 0;
-}
-
 /* The micro-batch counts that are left, ascending: divisors below the batch's root, then their counterparts. */
 static int counts_of(const struct search *s, int64_t *out, int cap)
 {
     int64_t batch = s->g->global_batch, k = 1;
     int n = 0;
     for (; k <= batch / k && n < cap; k++)
-        if (count_allowed(s, k))
+        if (mpp_search_count_allowed(s->g, &s->opt->pins, k))
             out[n++] = k;
     for (k--; k >= 1 && n < cap; k--)
-        if (batch % k == 0 && batch / k > k && count_allowed(s, batch / k))
+        if (batch % k == 0 && batch / k > k && mpp_search_count_allowed(s->g, &s->opt->pins, batch / k))
             out[n++] = batch / k;
     return n;
 }

@@ -40,4 +40,10 @@ enum mpp_status mpp_search_run(struct mpp_arena *arena, struct mpp_graph *graph,
 void mpp_suggest(struct mpp_diag *diag, struct mpp_graph *graph, const struct mpp_cluster *cluster,
                  const struct mpp_plan_options *options, const struct mpp_search_result *failed);
 
+/* Do PINS and the model file leave K micro-batches (refuse.c)? */
+bool mpp_search_count_allowed(const struct mpp_graph *graph, const struct mpp_pins *pins, int64_t k);
+/* Say why no round does what PINS ask. MERGED: layers as interleaved stages have them; STAGES: numbers that are left, ends with 0. */
+void mpp_refuse_rounds(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_layering *merged, int n_devices,
+                       const struct mpp_pins *pins, const int *stages);
+
 #endif

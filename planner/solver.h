@@ -38,6 +38,7 @@
 struct mpp_solver_usage {
     int32_t first, last;          /* live interval, inclusive */
     const int64_t *bytes;         /* [n_choices], >= 0 */
+    int32_t tag;                  /* whose bytes these are, for messages: from 1 on; 0: not said */
 };
 
 struct mpp_solver_node {

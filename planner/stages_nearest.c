@@ -1,4 +1,6 @@
 /* stages_nearest.c - of the stages that do not fit, the one that comes nearest to it, and what fills its memory. */
+#include <string.h>
+
 #include "planner/stages_internal.h"
 
 struct moment {
@@ -47,26 +49,64 @@ static int64_t *kind_of(const struct mpp_fold *f, int i, int u, struct mpp_memor
     return phase == MPP_PHASE_UPDATE ? &m->optimizer : &m->gradients;
 }
 
-/* The largest of what is alive at MOMENT, by node, into OUT. */
-static void note_largest(const struct mpp_fold *f, int time, struct mpp_stages_nearest *out)
+/* Bytes of a tensor, in so many layers. */
+struct share {
+    int64_t bytes, layers;
+};
+
+/* NAME without the layer that it is of: "h.3.attn.c_attn.weight" as "attn.c_attn.weight"; as it is where it is of none. */
+static const char *within_layer(const char *name)
 {
+    for (const char *c = strchr(name, '.'); c; c = strchr(c + 1, '.')) {
+        size_t digits = strspn(c + 1, "0123456789");
+        if (digits > 0 && c[1 + digits] == '.')
+            return c + digits + 2;
+    }
+    return name;
+}
+
+/* The tensors of F that hold most of SUM [tensors], by name, into OUT. */
+static void name_largest(struct mpp_arena *arena, const struct mpp_fold *f, const struct share *sum, struct mpp_stages_nearest *out)
+{
+    const struct mpp_graph *g = f->p->graph;
+    int most[MPP_STAGES_LARGEST];
+    for (mpp_id t = 0; t < g->n_tensors; t++) {
+        int at = out->n_largest < MPP_STAGES_LARGEST ? out->n_largest++ : MPP_STAGES_LARGEST;
+        for (; at > 0 && sum[most[at - 1]].bytes < sum[t].bytes; at--)
+            if (at < MPP_STAGES_LARGEST)
+                most[at] = most[at - 1];
+        if (at < MPP_STAGES_LARGEST)
+            most[at] = t;
+    }
+    for (int i = 0; i < out->n_largest; i++) {
+        const char *name = g->tensors[most[i]].name;
+        int64_t layers = sum[most[i]].layers;
+        out->largest[i] = (struct mpp_stages_large){
+            layers > 1 ? mpp_arena_printf(arena, "%s of %lld layers", within_layer(name), (long long)layers) : mpp_arena_strdup(arena, name),
+            sum[most[i]].bytes};
+    }
+}
+
+/* What is alive at TIME, each at its least: by kind, and the largest tensors; into OUT, names in ARENA. */
+static void note_largest(struct mpp_arena *arena, const struct mpp_fold *f, int time, struct mpp_stages_nearest *out)
+{
+    struct mpp_arena *scratch = mpp_arena_scratch(arena);
+    struct share *sum = mpp_arena_array(scratch, f->p->graph->n_tensors, struct share);
     out->memory = (struct mpp_memory){0};
     out->n_largest = 0;
-    for (int i = 0; i < f->solver.n_nodes; i++) {
-        const struct mpp_solver_node *x = &f->solver.nodes[i];
-        int64_t sum = 0;
-        for (int u = 0; u < x->n_usages; u++)
-            if (x->usages[u].first <= time && time <= x->usages[u].last) {
-                sum += least_of(x, u);
-                *kind_of(f, i, u, &out->memory) += least_of(x, u);
-            }
-        int at = out->n_largest < MPP_STAGES_LARGEST ? out->n_largest++ : MPP_STAGES_LARGEST;
-        for (; at > 0 && out->largest[at - 1].bytes < sum; at--)
-            if (at < MPP_STAGES_LARGEST)
-                out->largest[at] = out->largest[at - 1];
-        if (at < MPP_STAGES_LARGEST)
-            out->largest[at] = (struct mpp_stages_large){x->name, sum};
-    }
+    for (int i = 0; i < f->solver.n_nodes; i++)
+        for (int u = 0; u < f->solver.nodes[i].n_usages; u++) {
+            const struct mpp_solver_usage *use = &f->solver.nodes[i].usages[u];
+            if (time < use->first || use->last < time)
+                continue;
+            int64_t bytes = least_of(&f->solver.nodes[i], u);
+            *kind_of(f, i, u, &out->memory) += bytes;
+            struct share *x = &sum[use->tag - 1];
+            x->bytes += bytes;
+            x->layers = x->layers > f->layers[i] ? x->layers : f->layers[i];
+        }
+    name_largest(arena, f, sum, out);
+    mpp_arena_free(scratch);
 }
 
 /* X needs BYTES, which are too many. */
@@ -76,9 +116,7 @@ static void note(struct mpp_stages *s, const struct mpp_stages_case *x, int64_t 
     if (near->bytes > 0 && near->bytes <= bytes)
         return;
     *near = (struct mpp_stages_nearest){.bytes = bytes, .stage = x->stage, .schedule = s->schedule, .recompute = x->recompute};
-    note_largest(&x->fold, time, near);
-    for (int i = 0; i < near->n_largest; i++)
-        near->largest[i].name = mpp_arena_strdup(s->arena, near->largest[i].name ? near->largest[i].name : "");
+    note_largest(s->arena, &x->fold, time, near);
 }
 
 bool mpp_stages_too_large(struct mpp_stages *s, const struct mpp_stages_case *x, struct mpp_arena *arena)

@@ -28,7 +28,7 @@ static const double LITTLE_SLOWER = 1.002;
 enum { FEWEST_PROGRAMS = 100, PROGRAMS_PER_DEVICE = 15, MOST_PROGRAMS = 1000, MANY_DEVICES = 256, AGAIN_PROGRAMS = 700, WITHIN_COUNTS = 6 };
 enum { EARLY_PASSES = 2, EARLY_BUDGET = 6, LATE_BUDGET = 40 }; /* programs within memory of one round */
 enum { SMALL_GROUPS = 2500, LARGE_GROUPS = 4000 }; /* of the model as one stage: that is searched first; some memory is kept in reserve */
-enum { MAX_ATTEMPTS = 12, ROOM_STEP = 256, RESERVE = 45 }; /* to make a plan fit once its memory is laid out */
+enum { MAX_ATTEMPTS = 12, MOST_SPARE = 8, ROOM_STEP = 256, RESERVE = 45 }; /* to make a plan fit once its memory is laid out */
 enum { SMALL_DEVICES = 16, MAX_ROUNDS = 16384, MAX_LAYERS = 1024, MAX_SIZES = 1024 };
 
 struct round {
@@ -56,6 +56,7 @@ struct twolevel {
     int n_sizes, sizes[MAX_SIZES], n_counts, counts[MAX_SIZES + 1]; /* of devices per stage, and of stages; ends with 0 */
     int n_rounds;
     struct round round[MAX_ROUNDS];
+    struct mpp_plan *one_stage;   /* the best plan of one stage, if that was searched for */
     struct mpp_plan *alone;       /* the best plan of one stage, if that was searched for and is the best; else NULL */
     struct mpp_finalists *finalists;
     struct mpp_pipeline_answer best; /* by the formula: something to beat */
@@ -65,6 +66,8 @@ struct twolevel {
     struct mpp_plan_options inner; /* with a reserve of memory */
     bool reserve;
     int64_t capacity, programs;   /* programs: that may be solved, as MOST_PROGRAMS */
+    bool exact;                   /* all programs are solved in the end */
+    bool unsure;                  /* an early round gave up: there may be plans that fit that it did not find */
     bool stopped;
 };
 
@@ -89,13 +92,7 @@ static int64_t whole_work(struct twolevel *w, struct mpp_graph *g, int64_t k)
 
 static bool count_allowed(const struct twolevel *w, int64_t k)
 {
-    const struct mpp_pins *p = &w->options->pins;
-    int64_t batch = w->graph->global_batch, micro = w->graph->model ? w->graph->model->training.micro : 0;
-    if (batch % k || (p->micro_batches && k != p->micro_batches) || (w->graph->whole_batch && k > 1))
-        return false;
-    if (!p->micro_batches && !p->micro_batch && micro > 0 && k != batch / micro)
-        return false;
-    return !p->micro_batch || batch / k % p->micro_batch == 0;
+    return mpp_search_count_allowed(w->graph, &w->options->pins, k) && (k == 1 || !w->graph->whole_batch);
 }
 
 static int64_t times_share(int64_t ps, double share)
@@ -214,7 +211,7 @@ static void note(struct twolevel *w, const struct level *level, const struct rou
 {
     if (a->n_stages == 0)
         return;
-    mpp_finalists_add(w->finalists, &(struct mpp_finalist){level->layering, level->stages, r->schedule, r->equal, *a, 0});
+    mpp_finalists_add(w->finalists, &(struct mpp_finalist){level->layering, level->stages, r->schedule, r->equal, *a, 0, false});
     if (a->time_ps >= w->best.time_ps)
         return;
     w->alone = NULL;
@@ -234,6 +231,7 @@ static enum mpp_status solve_round(struct twolevel *w, struct round *r, bool ear
     }
     r->done = !early || !gave_up;
     r->tried = true;
+    w->unsure = w->unsure || (early && gave_up);
     if (gave_up && mpp_stages_unproven(level_of(w, &r->schedule)->stages) < a.bound_ps)
         a.bound_ps = mpp_stages_unproven(level_of(w, &r->schedule)->stages);
     r->bound = a.bound_ps > r->bound ? a.bound_ps : r->bound;
@@ -393,6 +391,7 @@ done:
     mpp_arena_free(scratch);
     if (st == MPP_IO || !w->alone)
         return st == MPP_IO ? st : MPP_OK;
+    w->one_stage = w->alone;
     w->bound = w->alone->bound_ps;
     w->best.time_ps = w->alone->objective_ps;
     w->best_round.schedule = (struct mpp_schedule){MPP_SCHEDULE_1F1B, 1, 1, w->alone->micro_batches};
@@ -441,12 +440,21 @@ static enum mpp_status find_nearest(struct twolevel *w)
     return w->stopped ? MPP_OK : st;
 }
 
+/* With as many micro-batches as can be, and fewer, no number of stages has a plan that fits: nor has any other round, as far as
+ * more in flight or larger micro-batches take more memory. Small models are not left at that. */
+static bool nothing_fits(const struct twolevel *w, bool any)
+{
+    return any && w->best.time_ps == INT64_MAX && !w->unsure && !w->exact;
+}
+
 static enum mpp_status solve_rounds(struct twolevel *w)
 {
     bool any = false;
     for (int i = 0; i < w->n_rounds; i++)
         any = any || promising(w, &w->round[i], 0);
     for (int pass = 0; pass <= (w->options->glance && any ? EARLY_PASSES - 1 : EARLY_PASSES); pass++) {
+        if (pass == EARLY_PASSES && nothing_fits(w, any))
+            break;
         if (pass == EARLY_PASSES && !w->options->quick && next_round(w, pass) && !interrupted(w))
             find_seed(w);
         MPP_TRY(solve_pass(w, pass));
@@ -490,7 +498,7 @@ static enum mpp_status solve_round_exactly(struct twolevel *w, struct round *r, 
     note(w, level_of(w, &r->schedule), r, &a);
     if (st == MPP_OK && r->schedule.stages > 1 && w->best.n_stages > 0)
         mpp_finalists_look_around(w->finalists, &p, &(struct mpp_finalist){
-            level_of(w, &r->schedule)->layering, stages, r->schedule, r->equal, {0}, 0});
+            level_of(w, &r->schedule)->layering, stages, r->schedule, r->equal, {0}, 0, false});
     *out_all = *out_all && !mpp_stages_gave_up(stages);
     return st;
 }
@@ -643,14 +651,15 @@ static enum mpp_status search_again(struct twolevel *w, int64_t room)
 }
 
 /* Where the best plan's memory, once laid out, is too large: with less room for the stages that need more, or, if that
- * makes it slower, for all. If nothing helps it stays too large. */
-static enum mpp_status fit_stages(struct twolevel *w, struct mpp_plan **plan)
+ * makes it slower, for all. If nothing helps it stays too large. ATTEMPTS: so often; 1: only look. */
+static enum mpp_status fit_stages(struct twolevel *w, int attempts, struct mpp_plan **plan, bool *out_fits)
 {
+    *out_fits = false;
     int most = w->plain.layering->n_layers;
     int64_t *room = mpp_arena_array(w->arena, most, int64_t), *over = mpp_arena_array(w->arena, most, int64_t), all = w->capacity;
     for (int i = 0; i < most; i++)
         room[i] = w->capacity;
-    for (int attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
+    for (int attempt = 0; attempt < attempts; attempt++) {
         int n = w->best.n_stages;
         int64_t worst = 0, before = time_of(w);
         MPP_TRY(mpp_plan_derive(w->arena, w->diag, w->graph, w->cluster, *plan));
@@ -658,7 +667,8 @@ static enum mpp_status fit_stages(struct twolevel *w, struct mpp_plan **plan)
             MPP_TRY(over_of(w, *plan, i, &over[i]));
             worst = over[i] > worst ? over[i] : worst;
         }
-        if (worst == 0)
+        *out_fits = worst == 0;
+        if (worst == 0 || attempt == attempts - 1)
             return MPP_OK;
         const struct mpp_pipeline_stage *stages = w->best.stage;
         bool shrunk = shrink_stages(w, over, room);
@@ -689,18 +699,41 @@ static void choose(struct twolevel *w)
     w->best_round = (struct round){.schedule = f->schedule, .equal = f->equal, .counts = {f->schedule.stages}};
 }
 
+/* The best of what was found whose memory fits once it is laid out, with so many ATTEMPTS to make it fit. */
+static enum mpp_status take(struct twolevel *w, int attempts, struct mpp_plan **out, bool *out_fits)
+{
+    *out_fits = true;
+    for (int spare = 0; spare == 0 || w->alone || mpp_finalists_best(w->finalists); spare++) {
+        choose(w);
+        mpp_stages_go_on(w->best_level.stages); /* what was found is finished, stopped or not */
+        if (w->alone) {
+            *out = w->alone;
+            w->alone->n_others = mpp_finalists_others(w->finalists, NULL, w->arena, &w->alone->others);
+            return MPP_OK;
+        }
+        const struct mpp_pipeline_stage *chosen = w->best.stage;
+        MPP_TRY(make_plan(w, out));
+        if (w->options->room)
+            MPP_TRY(fit_stages(w, attempts, out, out_fits));
+        if (*out_fits || spare == MOST_SPARE)
+            return MPP_OK;
+        mpp_finalists_drop(w->finalists, chosen);
+        mpp_finalists_drop(w->finalists, w->best.stage);
+        w->alone = w->one_stage;
+    }
+    return MPP_OK;
+}
+
 /* The best of what was found, and how good it is. */
 static enum mpp_status finish(struct twolevel *w, struct mpp_plan **out)
 {
-    choose(w);
-    mpp_stages_go_on(w->best_level.stages); /* what was found is finished, stopped or not */
-    if (w->alone) {
-        *out = w->alone;
-        w->alone->n_others = mpp_finalists_others(w->finalists, NULL, w->arena, &w->alone->others);
-    } else
-        MPP_TRY(make_plan(w, out));
-    if (!w->alone && w->options->room)
-        MPP_TRY(fit_stages(w, out));
+    bool fits = false;
+    if (w->stopped)               /* there is no time to search again: what fits as it is, if anything does */
+        MPP_TRY(take(w, 1, out, &fits));
+    if (!fits)
+        mpp_finalists_restore(w->finalists);
+    if (!fits)
+        MPP_TRY(take(w, MAX_ATTEMPTS, out, &fits));
     struct mpp_plan *p = *out;
     p->bound_ps = w->bound < p->objective_ps ? w->bound : p->objective_ps;
     p->gap = p->objective_ps > 0 ? (double)(p->objective_ps - p->bound_ps) / (double)p->objective_ps : 0;
@@ -742,20 +775,17 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     list_sizes(w);
     list_rounds(w);
     if (w->n_counts == 0 || w->n_rounds == 0) {
-        mpp_diag_error(diag, (struct mpp_loc){0}, "no plan does what --fix asks: %s", w->n_counts == 0
-                       ? "no number of stages divides the devices so" : options->pins.interleave > 1 || options->pins.schedule == MPP_SCHEDULE_INTERLEAVED
-                       ? "no number of micro-batches divides the batch so, or parts of one stage would share layers' values or parameters"
-                       : "no number of micro-batches divides the batch so");
+        mpp_refuse_rounds(diag, graph, w->merged.layering, cluster->n_devices, &options->pins, w->counts);
         return MPP_INVALID;
     }
-    bool exact = small(w);
+    w->exact = small(w);
     w->inner = *options;
     w->reserve = w->whole->n_groups > LARGE_GROUPS && options->room && !options->whole_room;
     w->inner.capacity_bytes = w->capacity - (w->reserve ? w->capacity / RESERVE : 0);
     w->plain.stages = mpp_stages_new(arena, diag, graph, layering, cluster, &w->inner);
     w->merged.stages = w->merged.layering == layering ? w->plain.stages
                        : mpp_stages_new(arena, diag, graph, w->merged.layering, cluster, &w->inner);
-    if (exact) {
+    if (w->exact) {
         mpp_stages_try_both_orders(w->plain.stages);
         mpp_stages_try_both_orders(w->merged.stages);
     }
@@ -768,9 +798,9 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     if (none)
         MPP_TRY(find_nearest(w));
     w->reserve = w->reserve && !none;
-    if (!w->stopped && (!w->alone || !dumps(options)) && (!none || nearest(w)->bytes == 0) && (exact || !alone_is_best(w)))
+    if (!w->stopped && (!w->alone || !dumps(options)) && (!none || nearest(w)->bytes == 0) && (w->exact || !alone_is_best(w)))
         MPP_TRY(solve_rounds(w));
-    if (!w->stopped && !none && exact && (!w->alone || !dumps(options)))
+    if (!w->stopped && !none && w->exact && (!w->alone || !dumps(options)))
         MPP_TRY(solve_exactly(w));
     if (w->best.time_ps < INT64_MAX)
         return finish(w, out);

@@ -659,8 +659,8 @@ static bool pack_around(struct mpp_pairwise *s, int depth)
         all = all && done;
         s->work += s->g->work - whole->work;
         mpp_pw_graph_free(s->g);
+        s->g = whole; /* whose work expired() counts */
     }
-    s->g = whole;
     s->has_local = false;
     return all && !expired(s);
 }

@@ -91,7 +91,8 @@ void mpp_pw_rest_know(struct mpp_pw_labels *l, struct mpp_pw_part *const *part, 
             }
             mpp_arena_free(scratch);
         }
-        qsort(rest->piece, (size_t)rest->n_pieces, sizeof *rest->piece, by_slope);
+        if (rest->n_pieces > 0)
+            qsort(rest->piece, (size_t)rest->n_pieces, sizeof *rest->piece, by_slope);
         rest->x = mpp_arena_array(l->arena, rest->n_pieces + 1, double);
         rest->over = mpp_arena_array(l->arena, rest->n_pieces + 1, double);
     }

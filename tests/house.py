@@ -11,7 +11,7 @@ ROOMS = ["ir", "solver", "costmodel", "planner", "codegen", "inspect"]  # a room
 OWNERS = {  # third-party header -> the only files that may include it
     r"libxml/": r"ir/xml\.c",
     r"glpk\.h": r"(planner/solver_glpk|solver/(exact|glpk_env))\.c",
-    r"yajl/": r"solver/iopddl\.c",
+    r"yajl/": r"(solver/iopddl|inspect/trace_read)\.c",
     r"zlib\.h": r"solver/iopddl\.c",
     r"jansson\.h": r"planner/plan_json_value\.[ch]",
     r"mpi\.h": r"runtime/core/transport_mpi(_shm|_transfers)?\.[ch]",

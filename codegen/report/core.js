@@ -196,7 +196,7 @@ function axesName(program, mask) {
 
 function nav() {
   const list = document.getElementById("nav");
-  for (const [id, title] of [["summary", "Plan"], ["timeline", "Step"], ["time", "Time"], ["memory", "Memory"],
+  for (const [id, title] of [["summary", "Plan"], ["timeline", "Step"], ...(plan.measured ? [["measured", "Measured"]] : []), ["time", "Time"], ["memory", "Memory"],
     ["cluster", "Cluster"], ["model", "Model"], ["others", "Others"], ["basis", "Basis"]])
     list.append(el("a", {href: `#${id}`}, title));
 }
@@ -207,6 +207,8 @@ function main() {
   drawTimeline(document.getElementById("timeline"));
   /* What is below the first screen comes after it is painted. */
   requestAnimationFrame(() => setTimeout(() => {
+    if (plan.measured)
+      drawMeasured(document.getElementById("measured"));
     drawTime(document.getElementById("time"));
     drawMemory(document.getElementById("memory"));
     drawCluster(document.getElementById("cluster"));

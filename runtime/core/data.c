@@ -514,6 +514,14 @@ int mpp_data_open(const char *spec, const struct mpp_program *program, uint64_t 
     return code;
 }
 
+int64_t mpp_data_size(const struct mpp_data *data)
+{
+    int64_t n = data->tokens != NULL ? mpp_tokens_count(data->tokens) : 0;
+    for (int i = 0; data->arrays != NULL && i < data->n_columns; i++)
+        n += data->arrays[i].n;
+    return n;
+}
+
 void mpp_data_close(struct mpp_data *data)
 {
     if (data == NULL)

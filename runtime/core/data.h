@@ -28,6 +28,9 @@ void mpp_data_close(struct mpp_data *data);
 /* The step with index STEP begins with global sample SAMPLE; later steps follow on. Without it, with sample STEP * batch. */
 void mpp_data_continue(struct mpp_data *data, int64_t step, int64_t sample);
 
+/* How many tokens the files hold, or samples and batches of all arrays; synthetic data: 0. */
+int64_t mpp_data_size(const struct mpp_data *data);
+
 /* The sources that can fill the program's inputs, as words: "npy:DIR or synthetic". */
 void mpp_data_choices(const struct mpp_program *program, char *out, int out_bytes);
 

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "alike.h"
 #include "checkpoint.h"
 #include "device.h"
 #include "job.h"
@@ -149,7 +150,10 @@ static int run_process(struct mpp_job *job, bool first, struct mpp_error *error)
 {
     struct mpp_rank r = {0};
     struct mpp_local local;
+    uint64_t mark[MPP_ALIKE_PARTS];
+    mpp_alike_mark(job, mark);
     struct mpp_transport_settings settings = {
+        .mark = mark,
         .watch = {.timeout_s = (double)job->options->timeout_s, .silence_s = SILENCE_S, .first = first,
                   .leave = leave_process, .user = &r},
     };

@@ -79,6 +79,7 @@ struct mpp_transport *mpp_transport_threads_new(const struct mpp_program *progra
 #ifdef MPP_WITH_MPI
 struct mpp_transport_settings {
     struct mpp_watch_settings watch;
+    const uint64_t *mark;  /* what processes must have in common (alike.h); NULL: nothing is compared */
     int64_t call_elements; /* collectives are cut into calls of at most so many; 0: what MPI's counts allow */
 };
 /* Calls MPI_Init; free calls MPI_Finalize. RANK_OUT is this process's rank. */

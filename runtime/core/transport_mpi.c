@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "alike.h"
 #include "mpp_rt.h"
 #include "sums.h"
 #include "trace.h"
@@ -532,6 +533,22 @@ static struct mpi *make_transport(int size, int64_t call_elements)
     return t->counts != NULL && t->displacements != NULL && t->hosts != NULL ? t : NULL; /* the process ends */
 }
 
+/* Every process gets the same code and message. */
+static int check_alike(const uint64_t *mark, int rank, int size, struct mpp_error *error)
+{
+    uint64_t first[MPP_ALIKE_PARTS];
+    char host[MPP_HOST_NAME] = "";
+    memcpy(first, mark, sizeof first);
+    MPI_Bcast(first, sizeof first, MPI_BYTE, 0, MPI_COMM_WORLD);
+    int part = mpp_alike_compare(mark, first), who[2] = {part < 0 ? size : rank, part};
+    MPI_Allreduce(MPI_IN_PLACE, who, 1, MPI_2INT, MPI_MINLOC, MPI_COMM_WORLD); /* the lowest rank, and its part */
+    if (who[0] == size)
+        return MPP_EXIT_OK;
+    (void)gethostname(host, sizeof host - 1);
+    MPI_Bcast(host, sizeof host, MPI_CHAR, who[0], MPI_COMM_WORLD);
+    return mpp_alike_refuse(who[1], who[0], host, error);
+}
+
 struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, const struct mpp_transport_settings *settings,
                                             int *rank_out, struct mpp_error *error)
 {
@@ -548,9 +565,11 @@ struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, c
     }
     MPI_Comm_rank(MPI_COMM_WORLD, rank_out);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (size != needed) {
-        (void)mpp_error_set(error, MPP_EXIT_INPUT, "the plan is for %d device%s, but MPI started %d process%s; use -n %d",
-                            needed, needed == 1 ? "" : "s", size, size == 1 ? "" : "es", needed);
+    int code = settings->mark != NULL ? check_alike(settings->mark, *rank_out, size, error) : MPP_EXIT_OK;
+    if (code == MPP_EXIT_OK && size != needed)
+        code = mpp_error_set(error, MPP_EXIT_INPUT, "the plan is for %d device%s, but MPI started %d process%s; use -n %d",
+                             needed, needed == 1 ? "" : "s", size, size == 1 ? "" : "es", needed);
+    if (code != MPP_EXIT_OK) {
         MPI_Finalize();
         mpp_watch_free(watch);
         return NULL;

@@ -64,11 +64,11 @@ def fault(p, whole, status, folder, out, same):
     return f"leaves {left}" if left else None
 
 
-def sweep(what, args, status=0, samples=40, same=True, **settings):
+def sweep(what, args, status=0, samples=40, same=True, writes=True, **settings):
     """Let SAMPLES allocations of mpplan ARGS fail, evenly spread, each alone and with all after it."""
     folder = h.TMP / what.replace(" ", "-")
     out = folder / "deep" / "plan"
-    args = [*args, "-o", out]
+    args = [*args, "-o", out] if writes else [*args]
     count = h.TMP / "count"
     count.unlink(missing_ok=True)
     p = run(args, COUNT=count, **settings)
@@ -151,6 +151,15 @@ def test_plan_read():
     sweep("a plan of nonsense", files([*GPT, "--from-plan", str(changed)]), status=2, samples=samples)
 
 
+def test_questions():
+    samples = 400 if h.FULL else 10
+    sweep("what an op could be", files([*MLP, "--explain", "first.weight"]), samples=samples, writes=False)
+    sweep("what does not exist", files([*MLP, "--explain", "nothing"]), status=2, samples=samples, writes=False)
+    sweep("a sweep", files([*MLP, "--sweep", "batch=8,16", "--json"]), samples=samples, writes=False)
+    made = [h.plan("models/mlp.xml", gpus=2, preset="tiny", fix=fix).dir for fix in ("dp=2", "tp=2")]
+    sweep("two plans", ["--diff", *made], samples=samples, writes=False)
+
+
 def test_mistakes():
     sweep("a wrong preset", files(["models/mlp.xml", "--preset", "tyny"]), status=2, samples=10**9 if h.FULL else 25)
     many = h.TMP / "many.xml"
@@ -183,6 +192,6 @@ def test_limit():
 
 if __name__ == "__main__":
     LIBRARY = build_library()
-    for name in h.only(["plan", "options", "glpk", "plan_read", "mistakes", "limit"]):
+    for name in h.only(["plan", "options", "glpk", "plan_read", "questions", "mistakes", "limit"]):
         h.guarded(name, globals()[f"test_{name}"])
     sys.exit(h.finish())

@@ -29,17 +29,20 @@ def sources():
     return sorted(p for folder in ("runtime", "tests/cuda") for p in (h.ROOT / folder).rglob("*") if p.is_file())
 
 
-def build(p, *flags, ok=True):
-    """The trainer of P against the shim; plans share the compiled runtime. OK: it must succeed."""
+def build(p, *flags):
+    """The trainer of P against the shim; plans share the compiled runtime, whose folder is returned."""
     flags = [f for f in flags if f]
     text = "".join(f"{s.relative_to(h.ROOT)}{s.read_text()}" for s in sources()) + " ".join(flags)
     shared = Path(os.environ.get("MPP_BUILD", h.ROOT / "build")) / "trainer-runtime" / ("cuda-" + hashlib.sha256(text.encode()).hexdigest()[:12])
     shared.mkdir(parents=True, exist_ok=True)
     for s in (p.dir / "runtime").rglob("*"):
         os.utime(s, (0, 0))  # older than what is shared, whose name tells the content
-    made = h.run(["make", "-s", "-j2", "-C", p.dir, "BACKEND=cuda", f"CUDA_SHIM={SHIM}", f"RUNTIME_BUILD={shared}", "MPI=0",
-                  *(flags or ["CFLAGS=-O1"])], 600)
-    return h.must(made) if ok else made
+    make(p, shared, *(flags or ["CFLAGS=-O1"]))
+    return shared
+
+
+def make(p, runtime, *flags):
+    h.must(h.run(["make", "-s", "-j2", "-C", p.dir, "BACKEND=cuda", f"CUDA_SHIM={SHIM}", f"RUNTIME_BUILD={runtime}", "MPI=0", *flags], 600))
 
 
 def plan(model, devices, fix="", setting=None, **kwargs):
@@ -52,24 +55,24 @@ def plan(model, devices, fix="", setting=None, **kwargs):
 
 TINY, DEEP, BERT = "gpt2-tiny", "gpt2-deep", "bert-tiny"
 PLANS = [  # model, setting, devices, --fix, of the sample
-    (TINY, "A", 1, "", True),
     (TINY, "C", 4, "dp=2,tp=2", True),
     (TINY, "B", 4, "dp=4,zero=3", True),
+    (TINY, "A", 2, "tp=2,vocab_parallel=true", True),
+    (TINY, "C", 2, "pp=2,schedule=1f1b,micro_batches=2", True),
+    (BERT, "momentum", 2, "tp=2", True),
     (TINY, "C", 4, "dp=4,zero=1", False),
     (TINY, "C", 2, "", False),
     (TINY, "B", 4, "", False),
-    (TINY, "B", 4, "tp=4,sequence_parallel=true", True),
-    (TINY, "A", 2, "tp=2,vocab_parallel=true", True),
+    (TINY, "B", 4, "tp=4,sequence_parallel=true", False),
     (TINY, "A", 3, "tp=3,shard:h.*.attn.c_attn.weight=heads/model", False),
     (TINY, "C", 2, "dp=2,micro_batches=4", False),
     (DEEP, "cosine", 1, "", False),
     (DEEP, "accum16", 2, "", False),
-    (DEEP, "cosine", 2, "pp=2,schedule=1f1b,micro_batches=2", True),
+    (DEEP, "cosine", 2, "pp=2,schedule=1f1b,micro_batches=2", False),
     (DEEP, "cosine", 4, "pp=2,dp=2,schedule=1f1b,micro_batches=6,recompute=full", False),
     (DEEP, "cosine", 4, "pp=2,tp=2,schedule=1f1b,micro_batches=4", False),
     (DEEP, "cosine", 4, "pp=4,schedule=gpipe,micro_batches=8", False),
     (BERT, "adamw", 1, "", False),
-    (BERT, "momentum", 2, "tp=2", True),
     (BERT, "adamw", 4, "dp=2,tp=2", False),
     (BERT, "adamw_eps", 4, "dp=4,zero=2", False),
 ]
@@ -82,9 +85,9 @@ def reference(m, setting, devices, fix, orders):
     name, data, losses = m.settings[setting][2][0]
     for order in orders:
         dump = {"dump_grads": h.TMP / "grads.safetensors"} if order == orders[0] else {}
-        run = p.train(data=f"npy:{data}", init=m.weights, steps=10 if h.FULL else 4, seed=1, env={"MPP_SHIM_ORDER": order}, **dump)
+        run = p.train(data=f"npy:{data}", init=m.weights, steps=10 if h.FULL else 3, seed=1, env={"MPP_SHIM_ORDER": order}, **dump)
         h.close(f"{what}, {order}: losses", run.losses, losses[:len(run.losses)], m.tolerance)
-        h.check(len(run.losses) == (10 if h.FULL else 4), f"{what}, {order}: all steps", len(run.losses))
+        h.check(len(run.losses) == (10 if h.FULL else 3), f"{what}, {order}: all steps", len(run.losses))
         h.check("standing in for GPU" in run.out, f"{what}: runs on the shim", run.out[:200])
         if dump:
             eq.check_gradients(what, m, dump["dump_grads"])
@@ -95,7 +98,7 @@ def references():
     models = {m.folder: m for m in (eq.gpt2_tiny(), eq.gpt2_deep(), eq.bert_tiny())}
     for i, (folder, setting, devices, fix, sample) in enumerate(PLANS):
         if sample or h.FULL:
-            orders = ("forward", "backward") if h.FULL or i == 1 else ("forward",)
+            orders = ("forward", "backward") if h.FULL or i == 0 else ("forward",)
             h.guarded(f"{folder} {setting} {fix}", reference, models[folder], setting, devices, fix, orders)
 
 
@@ -119,9 +122,10 @@ def overflow():
     p = precision.plan("fp16", 2, "dp=2,zero=1")
     build(p)
     plain = precision.train(p, steps=4, source=precision.FIXED).losses
-    run = precision.train(p, steps=24, source=precision.FIXED, loss_scale=2.0 ** 36)
-    n = precision.first_skips("overflow", run, 2.0 ** 36)
-    h.close("overflow: then as without", run.losses[n:n + 4], plain, SPREAD)
+    run = precision.train(p, steps=14, source=precision.FIXED, loss_scale=2.0 ** 32)
+    n = precision.first_skips("overflow", run, 2.0 ** 32)
+    h.check(n + 2 <= 14, "overflow: steps are left", n)
+    h.close("overflow: then as without", run.losses[n:n + 4], plain[:14 - n], SPREAD)
 
 
 # ---- a test of the tests ----
@@ -130,13 +134,14 @@ def broken_barrier():
     """A kernel that lost a barrier computes something else, or hangs: the references show it."""
     m = eq.gpt2_tiny()
     p = plan(m, 1, "", "A")
+    shutil.copytree(build(p), p.dir / "broken")
     source = p.dir / "runtime" / "cuda" / "kernels_attention.cu"
     text = source.read_text()
     mark = "        load_tile<TYPE>(v, h.stride, v0, v_end, d0, n, v_tile);\n        __syncthreads();\n"
     if not h.check(text.count(mark) == 1, "broken barrier: there is one to remove"):
         return
     source.write_text(text.replace(mark, mark.replace("        __syncthreads();\n", "")))
-    h.must(h.run(["make", "-s", "-j2", "-C", p.dir, "BACKEND=cuda", f"CUDA_SHIM={SHIM}", "RUNTIME_BUILD=broken", "MPI=0", "CFLAGS=-O1"], 600))
+    make(p, "broken", "CFLAGS=-O1")
     name, data, losses = m.settings["A"][2][0]
     for order in ("forward", "backward"):
         run = p.train(data=f"npy:{data}", init=m.weights, steps=2, seed=1, env={"MPP_SHIM_ORDER": order}, allow_failure=True)
@@ -166,7 +171,8 @@ def bytes_moved():
     build(p, "CFLAGS=-O1 -DMPP_COUNT_BYTES")
     name, data, losses = m.settings["A"][2][0]
     report = h.TMP / "bytes.txt"
-    p.train(data=f"npy:{data}", init=m.weights, steps=1, seed=1, env={"MPP_SHIM_REPORT": str(report)})
+    run = p.train(data=f"npy:{data}", init=m.weights, steps=1, seed=1, env={"MPP_SHIM_REPORT": str(report)})
+    h.close("bytes: the loss", run.losses, losses[:1], m.tolerance)
     rows = {}
     for line in report.read_text().splitlines():
         launches, read, written, kernel = line.split(" ", 3)
@@ -240,10 +246,10 @@ def nvcc():
 
 
 def main():
-    parts = {"references": references, "bf16": lambda: follow("bf16", 2, "dp=2", 50 if h.FULL else 8),
-             "fp16": lambda: follow("fp16", 4, "dp=2,tp=2", 50 if h.FULL else 8), "overflow": overflow,
+    parts = {"references": references, "bf16": lambda: follow("bf16", 2, "dp=2", 50 if h.FULL else 3), "overflow": overflow,
              "barrier": broken_barrier, "bytes": bytes_moved, "errors": errors}
     if h.FULL:
+        parts["fp16"] = lambda: follow("fp16", 4, "dp=2,tp=2", 50)
         parts["sanitized 1"] = lambda: sanitized("", 1)
         parts["sanitized 4"] = lambda: sanitized("dp=2,tp=2", 4)
         parts["nvcc"] = nvcc

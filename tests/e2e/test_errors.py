@@ -181,6 +181,19 @@ def test_pins():
         bad(f"--fix {fix}", [*tiny, "--fix", fix], *needles)
 
 
+    layers = [h.ROOT / "models" / "gpt.xml", "--preset", "tiny", "-D", "layers=8"]
+    for gpus, fix, needle in (
+            ("4", "pp=2,interleave=3", "8 do not divide among 2 stages of 3 parts"),
+            ("4", "pp=2,interleave=2,micro_batch=8", "multiple of the 2 stages as number of micro-batches"),
+            ("5", "pp=2,interleave=2", "equally many devices, and 5 do not divide among 2 stages"),
+            ("1", "schedule=interleaved", "two stages at least, and 1 device makes one"),
+            ("3", "interleave=2,micro_batches=4", "multiple of the 3 stages as number of micro-batches"),
+            ("20", "pp=3", "20 devices do not divide evenly among 3 stages"),
+            ("2", "schedule=interleaved,interleave=5", "want 10 layers at least, and there are 8")):
+        p = bad(f"--fix {fix} on {gpus}", [*layers, "--gpus", gpus, "--fix", fix], re.escape(needle))
+        h.check(p.stderr.count("\n") == 1 and " or " not in p.stderr, f"--fix {fix} on {gpus}: one cause", p.stderr)
+
+
 def small_cluster(memory):
     return write(f'''<cluster name="small" devices_per_node="any" nodes="1" source="a test">
   <device name="small">
@@ -225,6 +238,27 @@ def places(x, path=()):
         yield from places(v, (*path, k))
 
 
+def test_stages_edited(path):
+    args = [h.ROOT / "models" / "gpt.xml", "--preset", "tiny", "-D", "layers=6", "--gpus", "2"]
+    p = h.plan("models/gpt.xml", preset="tiny", D={"layers": 6}, gpus=2, fix="pp=2,schedule=1f1b,micro_batches=4,recompute=none")
+    text = (p.dir / "plan.json").read_text()
+    path.write_text(text.replace('"1F1B"', '"interleaved 1F1B"'))
+    bad("plan.json: interleaved, one chunk", [*args, "--from-plan", path], "at least 2 chunks of each stage",
+        at=(path, line_of(text, '"1F1B"')))
+    plan = json.loads(text)
+    places = sorted((x for s in plan["stages"] for x in s["places"]), key=lambda x: x["stage"])
+    cut = places[0]["last_layer"]
+    del plan["layers"][cut + 1]   # so the first stage's last layer is longer, and what it decides is another stage's
+    places[1]["last_layer"] -= 1
+    path.write_text(json.dumps(plan, indent=1))
+    q = bad("plan.json: a layer cut out", [*args, "--from-plan", path], "edited.json:")
+    h.check(q.stderr.count("error:") == 1, "plan.json: a layer cut out: one cause", q.stderr)
+
+
+def line_of(text, what):
+    return text[:text.index(what)].count("\n") + 1
+
+
 def test_plans_edited():
     model = h.ROOT / "models" / "gpt.xml"
     args = [model, "--preset", "tiny", "-D", "layers=2", "--gpus", "4"]
@@ -242,6 +276,7 @@ def test_plans_edited():
         "edited.json")
     bad("plan.json of another number of devices", [*args[:-1], "2", "--from-plan", path], "edited.json")
     bad("plan.json of another batch", [*args, "--batch", "64", "--from-plan", path], "edited.json")
+    test_stages_edited(path)
     # any edit is refused with a message or gives a plan; none is a crash
     rng = random.Random(1)
     n_places = len(list(places(json.loads(text))))
@@ -322,6 +357,32 @@ def test_trainer_options():
     bad_run(p, "wrong data under MPI", "nothing", mpi=True, data=f"npy:{h.TMP}/nothing")
 
 
+def test_started_unlike():
+    """Processes of one job that run other plans, with other options or on other data: refused before they wait for each other."""
+    p, other = (h.plan("models/gpt.xml", preset="tiny", D={"layers": 2}, gpus=2, fix=fix).build() for fix in ("dp=2", "pp=2"))
+    for name, text in (("here", "x" * 500), ("there", "x" * 400)):
+        wrote = h.TMP / name / "book.txt"
+        wrote.parent.mkdir()
+        wrote.write_text(text)
+    run = [p.dir / "trainer", "--steps", "1"]
+    for what, first, second, *needles in (
+            ("another plan", run, [other.dir / "trainer", "--steps", "1"], "rank 1 on .* runs another plan than rank 0"),
+            ("other steps", run, [*run[:2], "2"], "rank 1 on .* another --steps than rank 0"),
+            ("another seed", [*run, "--seed", "3"], run, "another --seed"), ("a rate of its own", run, [*run, "--lr", "1"], "another --lr"),
+            ("a save of its own", run, [*run, "--save", h.TMP / "unlike"], "another --save"),
+            ("a trace of its own", [*run, "--profile", h.TMP / "trace.json"], run, "another --profile"),
+            ("other data", ["-wdir", h.TMP / "here", *run, "--data", "text:book.txt"],
+             ["-wdir", h.TMP / "there", *run, "--data", "text:book.txt"], "finds more or less in the files of --data than rank 0"),
+            ("options that one refuses", run, [*run[:2], "x"], '--steps takes a whole number.*"x"')):
+        part = [[*c[:2], "-n", "1", *c[2:]] if c[0] == "-wdir" else ["-n", "1", *c] for c in (first, second)]
+        r = h.run([*h.MPIRUN, *part[0], ":", *part[1]], 60, h.MPI_ENV)
+        lines = [line for line in r.stderr.splitlines() if line.startswith("error:")]
+        h.check(r.returncode == STATUS_INPUT and len(lines) == 1, f"started unlike, {what}: one error", f"{r.returncode} {r.stderr[-600:]}")
+        for needle in needles:
+            h.check(re.search(needle, r.stderr), f"started unlike, {what}: says {needle!r}", r.stderr[:500])
+        h.check(not (h.TMP / "unlike").exists() and not (h.TMP / "trace.json").exists(), f"started unlike, {what}: writes nothing")
+
+
 def test_data(p):
     good = {"inputs": np.zeros((2, 8, 64), np.int32), "targets": np.zeros((2, 8, 64), np.int32)}
     high, low = good["inputs"].copy(), good["inputs"].copy()
@@ -377,7 +438,8 @@ def test_weights(p):
 
 
 TESTS = {"models": test_models, "files": test_files, "options": test_options, "outputs": test_outputs, "pins": test_pins,
-         "infeasible": test_infeasible, "plans edited": test_plans_edited, "fuzz": test_fuzz, "trainer": test_trainer_options}
+         "infeasible": test_infeasible, "plans edited": test_plans_edited, "fuzz": test_fuzz, "trainer": test_trainer_options,
+         "started unlike": test_started_unlike}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):

@@ -45,11 +45,11 @@ MORE_TENSORS = ["targets", "tensor:h.0.ln_1", "tensor:h.2.mlp.gelu", "tensor:h.4
 OPS = ["h.3.mlp.c_fc", "h.*.attn.c_attn", "lm_head", "h.3.mlp.c_fc.grad_x"]
 
 
-def promises(options, names, least_alternatives):
-    """The chosen alternative takes least, and each is what --fix then gives."""
+def promises(options, names, least_alternatives, read=()):
+    """The chosen alternative takes least, and each is what --fix then gives. READ: how the plan is read, not searched for."""
     seen = 0
     for name in names:
-        a = asked(*options, "--explain", name)
+        a = asked(*options, *read, "--explain", name)
         rows = a["alternatives"]
         h.check(rows[0]["chosen"] and sum(r["chosen"] for r in rows) == 1, f"{name}: one is chosen, the first", rows)
         h.check(rows[0]["step_s"] == a["step_s"], f"{name}: what is chosen is the plan's")
@@ -75,7 +75,9 @@ def without_fix(options):
 
 
 def explain_tensors():
-    promises(SMALL, TENSORS, 20)
+    good(*SMALL, "-o", h.TMP / "gpt2")
+    promises(SMALL, TENSORS[:2], 2)
+    promises(SMALL, TENSORS[2:], 15, () if h.FULL else ("--from-plan", h.TMP / "gpt2" / "plan.json"))
     if h.FULL:
         promises(SMALL, MORE_TENSORS, 15)
 
@@ -88,7 +90,7 @@ def explain_mesh():
 
 
 def explain_ops():
-    promises(SMALL, OPS if h.FULL else OPS[:2], 5)
+    promises(SMALL, OPS if h.FULL else OPS[1:2], 4)
 
 
 def explain_stages():
@@ -202,6 +204,7 @@ def diff_pipeline():
         h.check(abs(total - d[side]["step_s"]) < 1e-11 * total, f"{side}: the rows add up to a step", (total, d[side]["step_s"]))
     h.check(any("waiting" in x["what"] and x["b_s"] > 0 and x["a_s"] == 0 for x in d["other_work"]), "the bubble is a row", d["other_work"])
     d = asked("--diff", made["dp8"], made["four"])
+    h.check({"what": "micro-batches", "a": "1", "b": "4"} in d["settings"], "settings that differ", d["settings"])
     h.check(not any("waiting" in x["what"] for x in d["other_work"]), "one stage waits for nobody", d["other_work"])
     same = asked("--diff", made["dp8"], made["dp8"])
     h.check(same["faster"] is None and not same["decisions"] and not same["because"], "a plan does not differ from itself", same["decisions"])
@@ -256,6 +259,8 @@ def sweep_errors():
     refused("a precision that is none", "bf16", *tiny, "--sweep", "precision=fp33")
     refused("an unknown cluster", "dgx", *tiny, "--sweep", "cluster=dgx-a10")
     refused("one key twice", "twice", *tiny, "--sweep", "gpus=1", "--sweep", "gpus=2")
+    refused("a value that is told too", "exclude each other", *tiny, "--gpus", 2, "--sweep", "gpus=1,2")
+    refused("a dimension that is told too", "exclude each other", *tiny, "-D", "seq=32", "--sweep", "seq=32,64")
     refused("a price alone", "--sweep", *tiny, "--price", 2)
     refused("a price of nothing", "--price", *tiny, "--sweep", "gpus=1", "--price", 0)
 

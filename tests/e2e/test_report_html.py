@@ -183,6 +183,12 @@ def test_own_cluster():
     h.check(str(Path(file).parent) not in before + (folder / "graph.ir").read_text(), "its folder stays out")
     p = h.run([h.MPPLAN, "--report", folder])
     h.check(p.returncode == 2 and "no cluster is called" in p.stderr, "--report wants the file", p.stderr[-200:])
+    (folder / "report.txt").rename(folder / "kept.txt")
+    (folder / "report.txt").mkdir()
+    p = h.run([h.MPPLAN, "--report", folder, "--cluster", file])
+    h.check(p.returncode == 2 and "report.txt: error: cannot write" in p.stderr, "--report where it cannot write: status 2, as with -o", f"{p.returncode} {p.stderr[-200:]}")
+    (folder / "report.txt").rmdir()
+    (folder / "kept.txt").rename(folder / "report.txt")
     h.must(h.run([h.MPPLAN, "--report", folder, "--cluster", file]))
     h.check((folder / "report.html").read_text() == before, "and writes the same with it")
 
@@ -497,4 +503,5 @@ def main():
     return h.finish()
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

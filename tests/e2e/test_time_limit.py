@@ -2,6 +2,7 @@
 """--time-limit ends every kind of search soon after its time, and what it gives is marked. Counted in CPU seconds of mpplan, by
 an alarm that rings by them: other programs on the machine change nothing."""
 import json
+import re
 import resource
 import sys
 
@@ -76,6 +77,24 @@ def test_whole_time():
     h.check(free.returncode == 0 and free.stdout == timed.stdout and "stopped" not in json.loads(timed.stdout), "enough time: the same plan")
 
 
-for name in h.only(["limits", "whole_time"]):
+def test_infeasible():
+    """That nothing fits is known soon, the largest tensors have names that the model has, and the way out is one."""
+    begun = cpu_s()
+    p = h.mpplan(*LARGE, "--gpus", "32", "--predict")
+    took = cpu_s() - begun
+    h.check(p.returncode == 2 and "no plan fits" in p.stderr, "does not fit: says so", p.stderr[-500:])
+    h.check(took < 10, "does not fit: known in 10 CPU seconds", f"{took:.1f} s")
+    out = re.search(r"--gpus (\d+) fits", p.stderr)
+    if h.check(out, "does not fit: a way out", p.stderr[-500:]):
+        h.check(h.mpplan(*LARGE, "--gpus", out[1], "--predict", "--time-limit", "3").returncode == 0, f"does not fit: {out[1]} do")
+    p = h.mpplan(*GPT, "gpt3-13b", "--cluster", "t4-box", "--predict")
+    largest = re.search(r"most of it: (.*)", p.stderr)
+    if h.check(p.returncode == 2 and largest, "a box is too small: what fills it", p.stderr[-500:]):
+        names = [x.split()[0] for x in largest[1].split(", ")]
+        h.check(len(names) == 3 and all(re.search(r"^(h\.\d+\.)?(attn|mlp)\.c_\w+\.weight", x) for x in names),
+                "a box is too small: the largest are matrices of its layers", largest[1])
+
+
+for name in h.only(["limits", "whole_time", "infeasible"]):
     h.guarded(name, globals()[f"test_{name}"])
 sys.exit(h.finish())

@@ -23,7 +23,8 @@ BUILD = Path(os.environ.get("BUILD_DIR", ROOT / "build")).resolve() / "fuzz"
 CFLAGS = ["-std=c17", "-D_GNU_SOURCE", '-DMPP_VERSION="fuzz"', "-g", "-O1", "-fno-omit-frame-pointer",
           "-fsanitize=fuzzer-no-link,address,undefined", "-fno-sanitize-recover=undefined", "-ffp-contract=off", "-I.", "-Wall", "-Wextra"]
 LIMITS = ["-rss_limit_mb=2048", "-timeout=25", "-print_final_stats=1", "-verbosity=1"]
-LIBS = {"ir": ["libxml-2.0"], "solver": ["yajl", "zlib"], "costmodel": [], "planner": ["jansson"], "codegen": [], "runtime": ["openblas"]}
+LIBS = {"ir": ["libxml-2.0"], "solver": ["yajl", "zlib"], "costmodel": [], "planner": ["jansson"], "codegen": [], "runtime": ["openblas"],
+        "inspect/trace_read.c": ["yajl"]}
 PLAIN_LIBS = {"planner": ["-lglpk"], "solver": ["-lglpk"]}
 OPTIONS = {"runtime": ["-Iruntime"]}
 
@@ -61,6 +62,8 @@ def compile_all(sources, options):
 
 
 def sources_of(part):
+    if part.endswith(".c"):
+        return [ROOT / part]
     if part == "runtime":
         return [s for s in sorted((ROOT / "runtime").rglob("*.c")) if "cuda" not in s.parts and s.name != "main.c"]
     if part != "costmodel":

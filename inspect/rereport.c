@@ -1,0 +1,34 @@
+/* rereport.c - report.txt and report.html again. */
+#include "inspect/rereport.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "ir/outfile.h"
+
+static enum mpp_status cannot_write(struct mpp_diag *diag, const char *path)
+{
+    mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
+    return MPP_IO;
+}
+
+enum mpp_status mpp_rereport(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_plandir *d, const struct mpp_profile *profile)
+{
+    const struct mpp_plan *plan = d->fitted.plan;
+    const struct mpp_lprog *prog = mpp_plandir_program(d);
+    const char *text = mpp_arena_printf(arena, "%s/report.txt", d->dir), *page = mpp_arena_printf(arena, "%s/report.html", d->dir);
+    struct mpp_outfile *f = mpp_outfile_create(arena, text);
+    if (!f)
+        return cannot_write(diag, text);
+    MPP_TRY(mpp_report_write(diag, d->graph, d->cluster, plan, prog, mpp_outfile_stream(f)));
+    if (profile)
+        mpp_profile_print(profile, mpp_outfile_stream(f));
+    if (!mpp_outfile_close(f))
+        return cannot_write(diag, text);
+    f = mpp_outfile_create(arena, page);
+    if (!f)
+        return cannot_write(diag, page);
+    MPP_TRY(mpp_report_html_measured(diag, d->graph, d->cluster, plan, prog, profile ? mpp_profile_json(arena, profile) : NULL,
+                                     mpp_outfile_stream(f)));
+    return mpp_outfile_close(f) ? MPP_OK : cannot_write(diag, page);
+}
