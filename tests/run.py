@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNTS = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?\s*$", re.M)
-E2E = ["vectorised", "calibrate", "fidelity", "quality", "errors", "malformed", "plans", "time_limit", "alloc", "alloc_trainer", "outdir", "report_html", "inspect", "exports", "measured", "tutorial", "options", "quickstart", "resume", "equivalence", "pipelines", "evaluation", "slurm", "hosts"]
+E2E = ["cuda", "vectorised", "calibrate", "fidelity", "quality", "errors", "malformed", "plans", "time_limit", "alloc", "alloc_trainer", "outdir", "report_html", "inspect", "exports", "measured", "tutorial", "options", "quickstart", "resume", "equivalence", "pipelines", "evaluation", "slurm", "hosts"]
 TIMEOUT_S = {"unit": 900, "e2e": 1500}
 
 
