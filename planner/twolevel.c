@@ -444,7 +444,8 @@ static enum mpp_status find_nearest(struct twolevel *w)
  * more in flight or larger micro-batches take more memory. Small models are not left at that. */
 static bool nothing_fits(const struct twolevel *w, bool any)
 {
-    return any && w->best.time_ps == INT64_MAX && !w->unsure && !w->exact;
+    bool one_count = w->options->pins.micro_batch > 0; /* per replica: the mesh says which, and early rounds may have others */
+    return any && w->best.time_ps == INT64_MAX && !w->unsure && !w->exact && !one_count;
 }
 
 static enum mpp_status solve_rounds(struct twolevel *w)
