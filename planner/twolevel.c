@@ -56,8 +56,8 @@ struct twolevel {
     int n_sizes, sizes[MAX_SIZES], n_counts, counts[MAX_SIZES + 1]; /* of devices per stage, and of stages; ends with 0 */
     int n_rounds;
     struct round round[MAX_ROUNDS];
-    struct mpp_plan *one_stage;   /* the best plan of one stage, if that was searched for */
-    struct mpp_plan *alone;       /* the best plan of one stage, if that was searched for and is the best; else NULL */
+    struct mpp_plan *one_stage;   /* the best plan of one stage, if that was searched for; it fits */
+    struct mpp_plan *alone;       /* the same, while it may be the best; else NULL */
     struct mpp_finalists *finalists;
     struct mpp_pipeline_answer best; /* by the formula: something to beat */
     struct level best_level;      /* whose numbers the best plan's options have */
@@ -214,7 +214,6 @@ static void note(struct twolevel *w, const struct level *level, const struct rou
     mpp_finalists_add(w->finalists, &(struct mpp_finalist){level->layering, level->stages, r->schedule, r->equal, *a, 0, false});
     if (a->time_ps >= w->best.time_ps)
         return;
-    w->alone = NULL;
     w->best = *a;
     w->best_level = *level;
     w->best_round = *r;
@@ -538,8 +537,9 @@ static enum mpp_status solve_exactly(struct twolevel *w)
         w->best_level = before->best_level;
         w->best_round = before->best_round;
         w->finalists = before->finalists;
-    } else if (all || w->bound > w->best.time_ps) {
-        w->bound = w->best.time_ps;
+    } else {
+        if (all || w->bound > w->best.time_ps)
+            w->bound = w->best.time_ps;
         if (w->alone && w->best.time_ps <= w->alone->objective_ps)
             w->alone = NULL;      /* plans of one stage are among the others */
     }
@@ -616,7 +616,7 @@ static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
         .pipeline = *schedule, .layering = level->layering, .n_stages = n, .stages = stages,
         .solver = stages[0].solver, .objective_ps = time_of(w),
         .pins = mpp_pins_text(w->arena, &w->options->pins)};
-    plan->n_others = mpp_finalists_others(w->finalists, mpp_finalists_best(w->finalists), w->arena, &plan->others);
+    plan->n_others = mpp_finalists_others(w->finalists, mpp_finalists_find(w->finalists, w->best.stage), w->arena, &plan->others);
     plan->pipeline.stages = n;
     *out = plan;
     return MPP_OK;
@@ -673,6 +673,10 @@ static enum mpp_status fit_stages(struct twolevel *w, int attempts, struct mpp_p
             return MPP_OK;
         const struct mpp_pipeline_stage *stages = w->best.stage;
         bool shrunk = shrink_stages(w, over, room);
+        if (shrunk)
+            mpp_finalists_change(w->finalists, stages, time_of(w));
+        else
+            mpp_finalists_drop(w->finalists, stages);
         if (!shrunk || (double)time_of(w) > LITTLE_SLOWER * (double)before) {
             all -= worst + w->capacity / ROOM_STEP;
             w->best.time_ps = shrunk ? time_of(w) : INT64_MAX;
@@ -705,17 +709,21 @@ static enum mpp_status take(struct twolevel *w, int attempts, struct mpp_plan **
 {
     *out_fits = true;
     for (int spare = 0; spare == 0 || w->alone || mpp_finalists_best(w->finalists); spare++) {
+        struct mpp_plan *alone = w->alone;
         choose(w);
         mpp_stages_go_on(w->best_level.stages); /* what was found is finished, stopped or not */
-        if (w->alone) {
-            *out = w->alone;
-            w->alone->n_others = mpp_finalists_others(w->finalists, NULL, w->arena, &w->alone->others);
+        const struct mpp_pipeline_stage *chosen = w->best.stage;
+        if (!w->alone)
+            MPP_TRY(make_plan(w, out));
+        if (!w->alone && w->options->room)
+            MPP_TRY(fit_stages(w, attempts, out, out_fits));
+        const struct mpp_finalist *now = mpp_finalists_find(w->finalists, w->best.stage); /* perhaps in less room */
+        if (w->alone || (alone && *out_fits && now && alone->objective_ps <= now->simulated_ps)) {
+            *out = alone;
+            *out_fits = true;
+            alone->n_others = mpp_finalists_others(w->finalists, NULL, w->arena, &alone->others);
             return MPP_OK;
         }
-        const struct mpp_pipeline_stage *chosen = w->best.stage;
-        MPP_TRY(make_plan(w, out));
-        if (w->options->room)
-            MPP_TRY(fit_stages(w, attempts, out, out_fits));
         if (*out_fits || spare == MOST_SPARE)
             return MPP_OK;
         mpp_finalists_drop(w->finalists, chosen);
