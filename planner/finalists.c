@@ -167,7 +167,7 @@ static void look_at(struct around *a, int stage, int layer, int device, struct s
                 || (last - layer + 1) % p->chunks)
                 continue;
             struct mpp_pipeline_key key = {layer, last, device, size, stage, plan->n_stages,
-                                           mpp_schedule_in_flight(&a->plan.schedule, stage)};
+                                           mpp_schedule_held(&a->plan.schedule, stage)};
             struct asked x = ask(a, &key);
             for (int i = 0; i < x.n; i++) {
                 int64_t t = x.option[i].t_ps;

@@ -607,8 +607,7 @@ static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
     }
     struct mpp_schedule interleaved = *schedule;
     interleaved.stages = n;
-    bool chunks = mpp_interleave_possible(w->graph, level->layering, &interleaved);
-    for (int i = 0; i < n && chunks; i++)
+    for (int i = 0; i < n && schedule->chunks > 1; i++)
         MPP_TRY(mpp_interleave_stage(w->arena, w->diag, w->graph, level->layering, &interleaved, i, &stages[i]));
     *plan = (struct mpp_plan){
         .version = MPP_PLAN_VERSION, .batch = w->graph->global_batch, .micro_batches = schedule->micro_batches,
