@@ -50,7 +50,7 @@ def profile():
     h.check("all-reduce over data 2 (seen" not in run.out, "collectives are as many as planned", run.out)
     h.check("x receive" in run.out and "(seen" not in run.out, "messages too, those of the shared weight's gradient among them", run.out)
     late = h.run([p.dir / "trainer", "--data", "synthetic", "--steps", "3", "--profile", "/proc/x"])
-    h.check(late.returncode == 1 and "/proc/x: " in late.stderr and "step " not in late.stdout, "where no trace can be: refused before the first step",
+    h.check(late.returncode == 2 and "/proc/x: " in late.stderr and "step " not in late.stdout, "where no trace can be: refused before the first step",
             late.stdout[-300:] + late.stderr)
     h.check(not out.with_name(out.name + ".part").exists(), "no part of a trace stays")
     none = h.run([p.dir / "trainer", "--data", "synthetic", "--steps", "0", "--profile", p.dir / "none.json"])
