@@ -55,7 +55,8 @@ struct twolevel {
     struct level plain, merged;   /* merged: what stands before and after a repeat belongs to its first and last layer */
     int n_sizes, sizes[MAX_SIZES], n_counts, counts[MAX_SIZES + 1]; /* of devices per stage, and of stages; ends with 0 */
     int n_rounds;
-    struct round round[MAX_ROUNDS];
+    struct round round[MAX_ROUNDS]; /* by their bounds */
+    int64_t left_out_ps;          /* no plan of rounds that had no place takes less */
     struct mpp_plan *one_stage;   /* the best plan of one stage, if that was searched for; it fits */
     struct mpp_plan *alone;       /* the same, while it may be the best; else NULL */
     struct mpp_finalists *finalists;
@@ -107,9 +108,16 @@ static void add_round(struct twolevel *w, enum mpp_schedule_kind kind, int chunk
     bool equal = w->cluster->n_devices > SMALL_DEVICES || chunks > 1;
     int n = w->cluster->n_devices;
     double bubble = equal || stages == 1 ? (double)(stages - 1) / chunks : 0;
-    if (w->n_rounds == MAX_ROUNDS || (equal && n % stages) || (chunks > 1 && k % stages))
+    if ((equal && n % stages) || (chunks > 1 && k % stages))
         return;
     int64_t bound = times_share(work, SLACK * ((double)k + bubble) / n);
+    if (w->n_rounds == MAX_ROUNDS) { /* the round of the largest bound is left out, which the proof says */
+        int64_t most = w->round[MAX_ROUNDS - 1].bound, out = bound > most ? bound : most;
+        w->left_out_ps = out < w->left_out_ps ? out : w->left_out_ps;
+        if (bound >= most)
+            return;
+        w->n_rounds--;
+    }
     struct round r = {{kind, stages, chunks, k}, equal, bound, bound, {stages, 0}, false, false};
     int at = w->n_rounds++;
     for (; at > 0 && w->round[at - 1].bound > r.bound; at--)
@@ -459,6 +467,7 @@ static enum mpp_status solve_rounds(struct twolevel *w)
             find_seed(w);
         MPP_TRY(solve_pass(w, pass));
     }
+    w->bound = w->left_out_ps < w->bound ? w->left_out_ps : w->bound;
     for (int i = 0; i < w->n_rounds; i++)
         if (!w->round[i].done && w->round[i].sure < w->bound)
             w->bound = w->round[i].sure;
@@ -773,7 +782,7 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     MPP_TRY(mpp_pins_check(diag, graph, cluster->n_devices, &options->pins));
     MPP_TRY(mpp_layering_make(arena, diag, graph, MAX_LAYERS, &layering));
     struct twolevel *w = mpp_arena_array(arena, 1, struct twolevel);
-    *w = (struct twolevel){.arena = arena, .diag = diag, .graph = graph, .cluster = cluster, .options = options,
+    *w = (struct twolevel){.arena = arena, .diag = diag, .graph = graph, .cluster = cluster, .options = options, .left_out_ps = INT64_MAX,
                            .programs = programs_for(cluster->n_devices, options->quick)};
     w->capacity = options->capacity_bytes > 0 ? options->capacity_bytes : mpp_device_usable_bytes(&cluster->device);
     w->finalists = mpp_finalists_new(arena);
