@@ -451,8 +451,9 @@ static enum mpp_status find_nearest(struct twolevel *w)
  * more in flight or larger micro-batches take more memory. Small models are not left at that. */
 static bool nothing_fits(const struct twolevel *w, bool any)
 {
-    bool one_count = w->options->pins.micro_batch > 0; /* per replica: the mesh says which, and early rounds may have others */
-    return any && w->best.time_ps == INT64_MAX && !w->unsure && !w->exact && !one_count;
+    const struct mpp_pins *p = &w->options->pins; /* a mesh that is told wants so many samples: early rounds may have too few */
+    bool told = p->micro_batch > 0 || p->dp > 1 || p->mesh.n_axes > 0;
+    return any && w->best.time_ps == INT64_MAX && !w->unsure && !w->exact && !told;
 }
 
 static enum mpp_status solve_rounds(struct twolevel *w)
