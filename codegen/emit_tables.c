@@ -154,6 +154,15 @@ static const char *seconds(struct mpp_emit *e, int64_t ps)
     return mpp_emit_double(e->arena, (double)ps * 1e-12);
 }
 
+/* Gradients of weights shared with other stages that this one receives in a step: messages that the plan has no price for. */
+static int64_t shared_gradients(const struct mpp_emit *e)
+{
+    int64_t n = 0;
+    for (int k = 0; e->transfers && k < e->transfers->n; k++)
+        n += e->transfers->line[k].to == e->index && e->transfers->line[k].phase == MPP_PHASE_UPDATE;
+    return n;
+}
+
 /* What a step's collectives and receives are priced at, those of a kind and mask as one; returns how many such there are. */
 static int add_forecasts(struct mpp_emit *e, struct mpp_text *out)
 {
@@ -173,6 +182,8 @@ static int add_forecasts(struct mpp_emit *e, struct mpp_text *out)
         }
         if (!first)
             continue;
+        if (c->mask == 0 && strcmp(c->kind, "receive") == 0)
+            count += shared_gradients(e);
         mpp_text_add(out, "%s    {%s, %s, %lld, %s},\n", n == 0 ? "\nstatic const struct mpp_forecast forecasts[] = {\n" : "",
                      mpp_emit_quoted(e->arena, c->kind), mpp_emit_mask(e, c->mask), (long long)count, mpp_emit_double(e->arena, ps * 1e-12));
         n++;

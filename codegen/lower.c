@@ -484,7 +484,7 @@ void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, cons
         .ring = filled(arena, transfers->n, -1),
         .loss = -1, .grad_norm = -1, .resting = filled(arena, n, -1), .gradient = filled(arena, n, -1),
     };
-    out->n_chunks = mpp_pipeline_chunks(plan);
+    out->n_chunks = plan->pipeline.chunks;
     out->slots = mpp_arena_array(arena, out->n_chunks, int64_t);
     if (out->n_chunks > 1)
         mpp_pipeline_slots(&plan->pipeline, number, out->slots);

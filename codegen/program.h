@@ -171,9 +171,6 @@ struct mpp_pipeline_list {
     const int64_t *slots;         /* [n_chunks] micro-batch m of chunk c leaves them in place m % slots[c] */
 };
 
-/* Chunks that each stage of PLAN runs: its schedule's, where the graphs of the stages hold them (op->chunk), else 1. */
-int mpp_pipeline_chunks(const struct mpp_plan *plan);
-
 /* Most micro-batches of each chunk that STAGE has in flight under S, to OUT [s->chunks]. */
 void mpp_pipeline_slots(const struct mpp_schedule *s, int stage, int64_t *out);
 

@@ -320,17 +320,6 @@ static bool deepen(const struct pipeline *p, struct mpp_transfers *transfers)
     return any;
 }
 
-int mpp_pipeline_chunks(const struct mpp_plan *plan)
-{
-    for (int i = 0; i < plan->n_stages; i++) {
-        const struct mpp_graph *g = plan->stages[i].graph;
-        for (mpp_id o = 0; o < g->n_ops; o++)
-            if (g->ops[o].chunk > 0)
-                return plan->pipeline.chunks;
-    }
-    return 1;
-}
-
 void mpp_pipeline_slots(const struct mpp_schedule *s, int stage, int64_t *out)
 {
     for (int c = 0; c < s->chunks; c++) {
@@ -347,8 +336,6 @@ void mpp_pipeline_slots(const struct mpp_schedule *s, int stage, int64_t *out)
 enum mpp_status mpp_pipeline_verify(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_plan *plan,
                                     struct mpp_transfers *transfers)
 {
-    if (mpp_pipeline_chunks(plan) != plan->pipeline.chunks)
-        return MPP_OK;            /* a prediction: its stages are not as they would run */
     struct mpp_arena *scratch = mpp_arena_scratch(arena);
     struct mpp_pipeline_list *list = mpp_arena_array(scratch, plan->n_stages, struct mpp_pipeline_list);
     for (int i = 0; i < plan->n_stages; i++) {

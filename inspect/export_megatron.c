@@ -208,7 +208,7 @@ static const char *part_letters(const struct megatron *m, int k, int n, int part
 static void add_layers(struct megatron *m)
 {
     const struct mpp_plan *p = m->r.plan;
-    int chunks = mpp_pipeline_chunks(p), parts = chunks * p->n_stages;
+    int chunks = p->pipeline.chunks, parts = chunks * p->n_stages;
     int *count = mpp_arena_array(m->r.arena, parts, int);
     const char *why = mpp_megatron_parts(m->r.arena, p, chunks, &m->model, count);
     bool even = true;

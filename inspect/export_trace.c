@@ -84,7 +84,7 @@ static void list_pieces(struct trace *t)
     const struct report *r = &t->r;
     int n;
     const struct mpp_piece *p = mpp_plan_timeline(r->arena, r->cluster, r->plan, t->stage, &n);
-    t->chunks = mpp_pipeline_chunks(r->plan);
+    t->chunks = r->plan->pipeline.chunks;
     t->list = mpp_arena_array(r->arena, N_PARTS * t->chunks, struct list);
     for (int i = 0; i < n; i++) {
         const struct mpp_group *group = &r->g->groups[p[i].group];

@@ -351,7 +351,6 @@ static enum mpp_status derive_stage(struct mpp_arena *arena, struct mpp_diag *di
 {
     struct derive d = {.arena = arena, .diag = diag, .g = s->graph, .stage = s, .ok = true};
     mpp_reshard_env_init(cluster, &s->mesh, s->first_device, &d.env);
-    d.env.receives = mpp_interleave_receives(s->graph, &pipeline);
     d.paths = mpp_memo_new(arena);
     s->in_flight = mpp_schedule_in_flight(&pipeline, number);
     s->time = (struct mpp_stage_time){0};

@@ -59,6 +59,28 @@ const struct mpp_finalist *mpp_finalists_best(const struct mpp_finalists *f)
     return best;
 }
 
+static struct mpp_finalist *find(const struct mpp_finalists *f, const struct mpp_pipeline_stage *stage)
+{
+    for (int i = 0; i < f->n; i++)
+        if (f->list[i].answer.stage == stage)
+            return &f->list[i];
+    return NULL;
+}
+
+const struct mpp_finalist *mpp_finalists_find(const struct mpp_finalists *f, const struct mpp_pipeline_stage *stage)
+{
+    return find(f, stage);
+}
+
+void mpp_finalists_change(struct mpp_finalists *f, const struct mpp_pipeline_stage *stage, int64_t time_ps)
+{
+    struct mpp_finalist *x = find(f, stage);
+    if (!x)
+        return;
+    x->answer.time_ps = time_ps;
+    x->simulated_ps = simulate(f->arena, x);
+}
+
 void mpp_finalists_drop(struct mpp_finalists *f, const struct mpp_pipeline_stage *stage)
 {
     for (int i = 0; i < f->n; i++)
@@ -145,7 +167,7 @@ static void look_at(struct around *a, int stage, int layer, int device, struct s
                 || (last - layer + 1) % p->chunks)
                 continue;
             struct mpp_pipeline_key key = {layer, last, device, size, stage, plan->n_stages,
-                                           mpp_schedule_in_flight(&a->plan.schedule, stage)};
+                                           mpp_schedule_held(&a->plan.schedule, stage)};
             struct asked x = ask(a, &key);
             for (int i = 0; i < x.n; i++) {
                 int64_t t = x.option[i].t_ps;

@@ -37,6 +37,12 @@ void mpp_finalists_look_around(struct mpp_finalists *f, const struct mpp_pipelin
  * is added. */
 const struct mpp_finalist *mpp_finalists_best(const struct mpp_finalists *f);
 
+/* The one whose answer has these stages; NULL: there is none. Valid until the next is added. */
+const struct mpp_finalist *mpp_finalists_find(const struct mpp_finalists *f, const struct mpp_pipeline_stage *stage);
+
+/* Its options have become others: it takes TIME_PS by the formula now. */
+void mpp_finalists_change(struct mpp_finalists *f, const struct mpp_pipeline_stage *stage, int64_t time_ps);
+
 /* The plan whose answer has these stages is none of the finalists any more. */
 void mpp_finalists_drop(struct mpp_finalists *f, const struct mpp_pipeline_stage *stage);
 void mpp_finalists_restore(struct mpp_finalists *f); /* all that were dropped */

@@ -224,14 +224,6 @@ bool mpp_interleave_possible(const struct mpp_graph *graph, const struct mpp_lay
            && alike(layering, s);
 }
 
-int mpp_interleave_receives(const struct mpp_graph *g, const struct mpp_schedule *s)
-{
-    for (mpp_id o = 0; o < g->n_ops; o++)
-        if (g->ops[o].chunk > 0)
-            return 1;
-    return s->chunks;
-}
-
 enum mpp_status mpp_interleave_stage(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,
                                      const struct mpp_layering *layering, const struct mpp_schedule *s, int number,
                                      struct mpp_stage *stage)

@@ -125,7 +125,7 @@ static void place_rows(struct mpp_pipe *q, struct mpp_pipe_family *f, int64_t *r
     f->row = mpp_arena_array(q->scratch, f->max_stages + 1, int);
     s.stages = f->max_stages;
     for (int r = 1; r <= f->max_stages; r++) {
-        f->in_flight[r] = mpp_schedule_in_flight(&s, f->max_stages - r);
+        f->in_flight[r] = mpp_schedule_held(&s, f->max_stages - r);
         int row = 0;
         while (row < *n_rows && row_of[row] != f->in_flight[r])
             row++;

@@ -25,7 +25,7 @@ struct mpp_pipeline_key {
     int first_layer, last_layer;
     int first_device, n_devices;
     int stage, n_stages;          /* its place (in a question: one of the places where it may be) */
-    int64_t in_flight;            /* mpp_schedule_in_flight of it */
+    int64_t in_flight;            /* mpp_schedule_held of it */
 };
 
 struct mpp_pipeline_option {      /* one way to run a stage; those worse in both times than another are passed over */

@@ -55,6 +55,30 @@ int64_t mpp_schedule_in_flight(const struct mpp_schedule *s, int stage)
     return alive / s->chunks + (alive % s->chunks != 0);
 }
 
+/* Of N pieces of work in turns, S of each of V chunks after each other, those of the one in PLACE. */
+static int64_t pieces_of(int64_t n, int64_t s, int64_t v, int64_t place)
+{
+    int64_t round = n / (s * v), rest = n % (s * v) - place * s;
+    return round * s + (rest < 0 ? 0 : rest < s ? rest : s);
+}
+
+int64_t mpp_schedule_held(const struct mpp_schedule *s, int stage)
+{
+    if (s->kind != MPP_SCHEDULE_INTERLEAVED || s->chunks == 1)
+        return mpp_schedule_in_flight(s, stage);
+    int64_t n = s->stages, v = s->chunks, w = mpp_schedule_warm_up(s, stage), all = times(s->micro_batches, v), sum = 0;
+    int64_t last = w + 2 * n * v < all ? w + 2 * n * v : all; /* from there on it repeats itself */
+    for (int64_t c = 0; c < v; c++) {
+        int64_t held = 0;
+        for (int64_t k = 0; (k / n * v + c) * n + k % n < last; k++) { /* after k + 1 forwards of this chunk, before the next backward */
+            int64_t f = (k / n * v + c) * n + k % n, back = f > w ? f - w : 0;
+            held = most(held, k + 1 - pieces_of(back, n, v, v - 1 - c));
+        }
+        sum += held;
+    }
+    return sum / v + (sum % v != 0);
+}
+
 int64_t mpp_schedule_time_of(const struct mpp_schedule *s, int64_t sum_ps, int64_t max_ps, int64_t once_ps)
 {
     if (sum_ps == INT64_MAX)

@@ -45,6 +45,10 @@ int64_t mpp_schedule_warm_up(const struct mpp_schedule *s, int stage);
  * 1F1B min(S - i, B); interleaved min(W + 1, B V) / V. */
 int64_t mpp_schedule_in_flight(const struct mpp_schedule *s, int stage);
 
+/* Micro-batches for whose activations STAGE has memory: interleaved each chunk has places of its own, as many as it ever holds at
+ * once, which is more than all chunks hold at any one time; their sum over V, rounded up. Else as mpp_schedule_in_flight. */
+int64_t mpp_schedule_held(const struct mpp_schedule *s, int stage);
+
 /* sum_i t_i + (B - 1) max_j t_j + max_i once_i with t = forward + backward; interleaved:
  * B max_j t_j + (sum_i t_i - max_j t_j) / V + max_i once_i. For stages that are all alike this is the simulated time
  * (interleaved: if V divides their times). Unlike stages may take more (the longest forward and the longest backward are

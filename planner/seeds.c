@@ -140,7 +140,7 @@ static struct mpp_pipeline_key key_of(const struct mpp_seeds *s, const struct mp
 {
     int layers = s->layering->n_layers / schedule->stages, devices = s->cluster->n_devices / schedule->stages;
     return (struct mpp_pipeline_key){stage * layers, stage * layers + layers - 1, stage * devices, devices, stage, schedule->stages,
-                                     mpp_schedule_in_flight(schedule, stage)};
+                                     mpp_schedule_held(schedule, stage)};
 }
 
 static int64_t time_of(const struct mpp_schedule *schedule, const struct mpp_pipeline_stage *stage)
@@ -204,7 +204,7 @@ static bool ask_all(const struct mpp_seeds *s, struct mpp_stages *stages, const 
 static bool may_keep_all(const struct mpp_seeds *s, const struct point *p)
 {
     double n = (double)s->cluster->n_devices, k = (double)p->schedule.micro_batches;
-    double in_flight = (double)mpp_schedule_in_flight(&p->schedule, 0);
+    double in_flight = (double)mpp_schedule_held(&p->schedule, 0);
     return (s->state_bytes + s->batch_bytes / k * in_flight) / n <= s->capacity;
 }
 

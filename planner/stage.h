@@ -46,9 +46,6 @@ enum mpp_status mpp_interleave_extract(struct mpp_arena *arena, struct mpp_diag 
                                        const struct mpp_layering *layering, const struct mpp_schedule *s, int number,
                                        enum mpp_recompute recompute, struct mpp_graph **out) MPP_CHECKED;
 
-/* How often per micro-batch a Recv of G runs: once, or for each of S's chunks where G is planned as neighbouring layers. */
-int mpp_interleave_receives(const struct mpp_graph *g, const struct mpp_schedule *s);
-
 /* STAGE, the NUMBER-th under S, planned as neighbouring layers of GRAPH: its graph and decisions become those of the chunks that
  * it runs. */
 enum mpp_status mpp_interleave_stage(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_graph *graph,

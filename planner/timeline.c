@@ -73,7 +73,6 @@ const struct mpp_piece *mpp_plan_timeline(struct mpp_arena *arena, const struct 
     struct line l = {.arena = arena, .stage = s};
     struct mpp_reshard_env env;
     mpp_reshard_env_init(cluster, &s->mesh, s->first_device, &env);
-    env.receives = mpp_interleave_receives(s->graph, &plan->pipeline);
     for (int i = 0, c = 0; i < s->graph->n_groups; i++) {
         int first = c;
         for (; c < s->n_copies && s->copies[c].first_group == i; c++)

@@ -55,9 +55,10 @@ struct twolevel {
     struct level plain, merged;   /* merged: what stands before and after a repeat belongs to its first and last layer */
     int n_sizes, sizes[MAX_SIZES], n_counts, counts[MAX_SIZES + 1]; /* of devices per stage, and of stages; ends with 0 */
     int n_rounds;
-    struct round round[MAX_ROUNDS];
-    struct mpp_plan *one_stage;   /* the best plan of one stage, if that was searched for */
-    struct mpp_plan *alone;       /* the best plan of one stage, if that was searched for and is the best; else NULL */
+    struct round round[MAX_ROUNDS]; /* by their bounds */
+    int64_t left_out_ps;          /* no plan of rounds that had no place takes less */
+    struct mpp_plan *one_stage;   /* the best plan of one stage, if that was searched for; it fits */
+    struct mpp_plan *alone;       /* the same, while it may be the best; else NULL */
     struct mpp_finalists *finalists;
     struct mpp_pipeline_answer best; /* by the formula: something to beat */
     struct level best_level;      /* whose numbers the best plan's options have */
@@ -107,9 +108,16 @@ static void add_round(struct twolevel *w, enum mpp_schedule_kind kind, int chunk
     bool equal = w->cluster->n_devices > SMALL_DEVICES || chunks > 1;
     int n = w->cluster->n_devices;
     double bubble = equal || stages == 1 ? (double)(stages - 1) / chunks : 0;
-    if (w->n_rounds == MAX_ROUNDS || (equal && n % stages) || (chunks > 1 && k % stages))
+    if ((equal && n % stages) || (chunks > 1 && k % stages))
         return;
     int64_t bound = times_share(work, SLACK * ((double)k + bubble) / n);
+    if (w->n_rounds == MAX_ROUNDS) { /* the round of the largest bound is left out, which the proof says */
+        int64_t most = w->round[MAX_ROUNDS - 1].bound, out = bound > most ? bound : most;
+        w->left_out_ps = out < w->left_out_ps ? out : w->left_out_ps;
+        if (bound >= most)
+            return;
+        w->n_rounds--;
+    }
     struct round r = {{kind, stages, chunks, k}, equal, bound, bound, {stages, 0}, false, false};
     int at = w->n_rounds++;
     for (; at > 0 && w->round[at - 1].bound > r.bound; at--)
@@ -214,7 +222,6 @@ static void note(struct twolevel *w, const struct level *level, const struct rou
     mpp_finalists_add(w->finalists, &(struct mpp_finalist){level->layering, level->stages, r->schedule, r->equal, *a, 0, false});
     if (a->time_ps >= w->best.time_ps)
         return;
-    w->alone = NULL;
     w->best = *a;
     w->best_level = *level;
     w->best_round = *r;
@@ -444,7 +451,9 @@ static enum mpp_status find_nearest(struct twolevel *w)
  * more in flight or larger micro-batches take more memory. Small models are not left at that. */
 static bool nothing_fits(const struct twolevel *w, bool any)
 {
-    return any && w->best.time_ps == INT64_MAX && !w->unsure && !w->exact;
+    const struct mpp_pins *p = &w->options->pins; /* a mesh that is told wants so many samples: early rounds may have too few */
+    bool told = p->micro_batch > 0 || p->dp > 1 || p->mesh.n_axes > 0;
+    return any && w->best.time_ps == INT64_MAX && !w->unsure && !w->exact && !told;
 }
 
 static enum mpp_status solve_rounds(struct twolevel *w)
@@ -459,6 +468,7 @@ static enum mpp_status solve_rounds(struct twolevel *w)
             find_seed(w);
         MPP_TRY(solve_pass(w, pass));
     }
+    w->bound = w->left_out_ps < w->bound ? w->left_out_ps : w->bound;
     for (int i = 0; i < w->n_rounds; i++)
         if (!w->round[i].done && w->round[i].sure < w->bound)
             w->bound = w->round[i].sure;
@@ -537,8 +547,9 @@ static enum mpp_status solve_exactly(struct twolevel *w)
         w->best_level = before->best_level;
         w->best_round = before->best_round;
         w->finalists = before->finalists;
-    } else if (all || w->bound > w->best.time_ps) {
-        w->bound = w->best.time_ps;
+    } else {
+        if (all || w->bound > w->best.time_ps)
+            w->bound = w->best.time_ps;
         if (w->alone && w->best.time_ps <= w->alone->objective_ps)
             w->alone = NULL;      /* plans of one stage are among the others */
     }
@@ -606,8 +617,7 @@ static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
     }
     struct mpp_schedule interleaved = *schedule;
     interleaved.stages = n;
-    bool chunks = mpp_interleave_possible(w->graph, level->layering, &interleaved);
-    for (int i = 0; i < n && chunks; i++)
+    for (int i = 0; i < n && schedule->chunks > 1; i++)
         MPP_TRY(mpp_interleave_stage(w->arena, w->diag, w->graph, level->layering, &interleaved, i, &stages[i]));
     *plan = (struct mpp_plan){
         .version = MPP_PLAN_VERSION, .batch = w->graph->global_batch, .micro_batches = schedule->micro_batches,
@@ -615,7 +625,7 @@ static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)
         .pipeline = *schedule, .layering = level->layering, .n_stages = n, .stages = stages,
         .solver = stages[0].solver, .objective_ps = time_of(w),
         .pins = mpp_pins_text(w->arena, &w->options->pins)};
-    plan->n_others = mpp_finalists_others(w->finalists, mpp_finalists_best(w->finalists), w->arena, &plan->others);
+    plan->n_others = mpp_finalists_others(w->finalists, mpp_finalists_find(w->finalists, w->best.stage), w->arena, &plan->others);
     plan->pipeline.stages = n;
     *out = plan;
     return MPP_OK;
@@ -672,6 +682,10 @@ static enum mpp_status fit_stages(struct twolevel *w, int attempts, struct mpp_p
             return MPP_OK;
         const struct mpp_pipeline_stage *stages = w->best.stage;
         bool shrunk = shrink_stages(w, over, room);
+        if (shrunk)
+            mpp_finalists_change(w->finalists, stages, time_of(w));
+        else
+            mpp_finalists_drop(w->finalists, stages);
         if (!shrunk || (double)time_of(w) > LITTLE_SLOWER * (double)before) {
             all -= worst + w->capacity / ROOM_STEP;
             w->best.time_ps = shrunk ? time_of(w) : INT64_MAX;
@@ -704,17 +718,21 @@ static enum mpp_status take(struct twolevel *w, int attempts, struct mpp_plan **
 {
     *out_fits = true;
     for (int spare = 0; spare == 0 || w->alone || mpp_finalists_best(w->finalists); spare++) {
+        struct mpp_plan *alone = w->alone;
         choose(w);
         mpp_stages_go_on(w->best_level.stages); /* what was found is finished, stopped or not */
-        if (w->alone) {
-            *out = w->alone;
-            w->alone->n_others = mpp_finalists_others(w->finalists, NULL, w->arena, &w->alone->others);
+        const struct mpp_pipeline_stage *chosen = w->best.stage;
+        if (!w->alone)
+            MPP_TRY(make_plan(w, out));
+        if (!w->alone && w->options->room)
+            MPP_TRY(fit_stages(w, attempts, out, out_fits));
+        const struct mpp_finalist *now = mpp_finalists_find(w->finalists, w->best.stage); /* perhaps in less room */
+        if (w->alone || (alone && *out_fits && now && alone->objective_ps <= now->simulated_ps)) {
+            *out = alone;
+            *out_fits = true;
+            alone->n_others = mpp_finalists_others(w->finalists, NULL, w->arena, &alone->others);
             return MPP_OK;
         }
-        const struct mpp_pipeline_stage *chosen = w->best.stage;
-        MPP_TRY(make_plan(w, out));
-        if (w->options->room)
-            MPP_TRY(fit_stages(w, attempts, out, out_fits));
         if (*out_fits || spare == MOST_SPARE)
             return MPP_OK;
         mpp_finalists_drop(w->finalists, chosen);
@@ -765,7 +783,7 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     MPP_TRY(mpp_pins_check(diag, graph, cluster->n_devices, &options->pins));
     MPP_TRY(mpp_layering_make(arena, diag, graph, MAX_LAYERS, &layering));
     struct twolevel *w = mpp_arena_array(arena, 1, struct twolevel);
-    *w = (struct twolevel){.arena = arena, .diag = diag, .graph = graph, .cluster = cluster, .options = options,
+    *w = (struct twolevel){.arena = arena, .diag = diag, .graph = graph, .cluster = cluster, .options = options, .left_out_ps = INT64_MAX,
                            .programs = programs_for(cluster->n_devices, options->quick)};
     w->capacity = options->capacity_bytes > 0 ? options->capacity_bytes : mpp_device_usable_bytes(&cluster->device);
     w->finalists = mpp_finalists_new(arena);

@@ -311,6 +311,7 @@ static void sum_up(struct mpp_pw_labels *l, size_t from, const int32_t *id, int3
     for (int32_t i = 0; i < n && !l->full; i++) {
         const int64_t *x = mpp_pw_label_bytes(l, a[i].id);
         int64_t cost = l->label[a[i].id].cost;
+        l->full = l->full || l->work > l->most_work || (l->watch && l->watch->expired(l->watch->context));
         for (int32_t j = 0; j < sub->n && a[i].over + b[j].over <= limit && !l->full; j++) {
             const int64_t *y = mpp_pw_label_bytes(l, b[j].id);
             l->work++;

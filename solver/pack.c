@@ -554,6 +554,9 @@ static void try_reach(struct pack *p, struct trial *t)
         p->labels->beam = BEAM;
         p->labels->most_work = GLANCE_WORK;
     }
+    p->labels->watch = x->watch;
+    if (x->work_limit > 0 && x->work_limit - x->work < p->labels->most_work)
+        p->labels->most_work = x->work_limit > x->work ? x->work_limit - x->work : 0;
     t->whole = put_together(p, &t->any);
     t->cut = p->labels->cut;
     t->fits = t->better = false;

@@ -50,6 +50,7 @@ struct mpp_pw_labels {
     int32_t beam;                 /* keep so many labels of a sum, those that promise most; 0: all */
     bool cut;                     /* some of use were not kept */
     int64_t most_work;
+    const struct mpp_pw_watch *watch; /* NULL: none */
     bool full;                    /* no room for more: what follows is not complete */
     int64_t work;
 };
@@ -138,6 +139,7 @@ struct mpp_pw_pack {
     const double *price;          /* in: [n_rows] cost per byte */
     int64_t lower, upper;         /* in: nothing costs less, only what costs less is of use; without the constant */
     bool glance;                  /* in: only look for a good choice */
+    int64_t work_limit;           /* in: 0: none */
     const struct mpp_pw_watch *watch;
     int32_t *best;                /* in: [n_nodes]; out: the choice, where found */
     enum mpp_pw_exact_status status; /* optimal: BEST; none: nothing costs less than upper; limit: BEST may still be new */

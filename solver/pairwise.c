@@ -625,6 +625,8 @@ static bool pack_once(struct mpp_pairwise *s)
     take_prices(s, price);
     struct mpp_pw_pack x = {.price = price, .lower = (int64_t)(s->bound >> s->costs.shift) - s->g->constant, .upper = upper_of(s),
                             .watch = &s->watch, .glance = s->set.glance};
+    if (s->set.work_limit > 0)
+        x.work_limit = s->set.work_limit > s->work ? s->set.work_limit - s->work : 1;
     x.best = mpp_arena_array(scratch, s->p->n_nodes, int32_t);
     mpp_pw_pack_solve(s->g, &x);
     s->work += x.work;

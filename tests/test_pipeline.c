@@ -102,7 +102,8 @@ static void check_order(struct mpp_arena *a, struct mpp_schedule s, int seed)
     int64_t n = s.micro_batches * s.chunks;
     for (int i = 0; i < s.stages; i++) {
         bool *forward = mpp_arena_array(a, n, bool), *backward = mpp_arena_array(a, n, bool), ok = true;
-        int64_t alive = 0, most = 0, warm_up = -1;
+        int64_t alive = 0, most = 0, warm_up = -1, held = 0;
+        int64_t *own = mpp_arena_array(a, s.chunks, int64_t), *own_most = mpp_arena_array(a, s.chunks, int64_t);
         for (int64_t k = 0; k < 2 * n; k++) {
             struct mpp_schedule_event e = mpp_schedule_work(&s, i, k);
             int64_t at = e.chunk * s.micro_batches + e.micro_batch;
@@ -112,11 +113,16 @@ static void check_order(struct mpp_arena *a, struct mpp_schedule s, int seed)
             done[at] = true;
             alive += e.what == MPP_EVENT_FORWARD ? 1 : -1;
             most = alive > most ? alive : most;
+            own[e.chunk] += e.what == MPP_EVENT_FORWARD ? 1 : -1;
+            own_most[e.chunk] = own[e.chunk] > own_most[e.chunk] ? own[e.chunk] : own_most[e.chunk];
             if (e.what == MPP_EVENT_BACKWARD && warm_up < 0)
                 warm_up = k;
         }
         check(ok && alive == 0, "each piece once, backward after forward", seed);
         check(mpp_schedule_in_flight(&s, i) == (most + s.chunks - 1) / s.chunks, "in flight: as the order has it", seed);
+        for (int c = 0; c < s.chunks; c++)
+            held += own_most[c];
+        check(mpp_schedule_held(&s, i) == (held + s.chunks - 1) / s.chunks, "held: the most of each chunk", seed);
         /* The first backward comes after the warm-up and, where one is left, one more forward. */
         int64_t w = mpp_schedule_warm_up(&s, i);
         check(warm_up == (w < n ? w + 1 : n), "warm-up: as the order has it", seed);
@@ -355,7 +361,7 @@ static int options_of(void *context, const struct mpp_pipeline_key *k, bool exac
 {
     struct costs *c = context;
     struct mpp_schedule s = schedule_of(c->p->kind, k->n_stages, c->p->chunks, c->p->micro_batches);
-    if (k->stage < 0 || k->stage >= k->n_stages || mpp_schedule_in_flight(&s, k->stage) != k->in_flight
+    if (k->stage < 0 || k->stage >= k->n_stages || mpp_schedule_held(&s, k->stage) != k->in_flight
         || (k->stage == 0) != (k->first_layer == 0) || (k->stage == 0) != (k->first_device == 0))
         c->wrong_place = true;
     int times = c->asked[exact] ? ++c->asked[exact][key_number(k)] : 3;
@@ -407,7 +413,7 @@ static void enumerate(struct search *x, int stage, int layer, int device, int64_
     struct mpp_schedule s = schedule_of(p->kind, x->n_stages, p->chunks, p->micro_batches);
     for (int last = layer; last < p->n_layers; last++)
         for (int j = 0; j < p->n_sizes; j++) {
-            struct mpp_pipeline_key k = {layer, last, device, p->sizes[j], stage, x->n_stages, mpp_schedule_in_flight(&s, stage)};
+            struct mpp_pipeline_key k = {layer, last, device, p->sizes[j], stage, x->n_stages, mpp_schedule_held(&s, stage)};
             if (device + p->sizes[j] > p->n_devices || (p->equal_sizes && p->sizes[j] * x->n_stages != p->n_devices)
                 || (p->kind == MPP_SCHEDULE_INTERLEAVED && (last - layer + 1) % p->chunks))
                 continue;
@@ -500,7 +506,7 @@ static bool plan_holds(const struct mpp_pipeline_problem *p, const struct costs 
         for (int j = 0; j < n; j++)
             same += o[j].id == got->id && o[j].t_ps == got->t_ps && o[j].once_ps == got->once_ps;
         if (!same || k->first_layer != layer || k->first_device != device || k->stage != i || k->n_stages != x->n_stages
-            || k->in_flight != mpp_schedule_in_flight(&s, i))
+            || k->in_flight != mpp_schedule_held(&s, i))
             return false;
         layer = k->last_layer + 1;
         device += k->n_devices;

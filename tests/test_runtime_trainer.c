@@ -15,6 +15,7 @@
 #include "core/progress.h"
 #include "core/safetensors.h"
 #include "core/trainer.h"
+#include "core/watch.h"
 
 #define BATCH 6
 #define D 7
@@ -582,6 +583,25 @@ static void test_schedule(void)
                mpp_trainer_lr(&p, 1, 0, 10) == 1, "cosine");
 }
 
+/* A job of one process has nobody to watch, and closes nothing of the process's own. */
+static void test_watch_alone(void)
+{
+    struct mpp_watch_settings settings = {.silence_s = 15};
+    struct mpp_link_offer offer[MPP_WATCH_CENTRES] = {{0}};
+    struct mpp_error error = {0};
+    char hosts[1][MPP_HOST_NAME] = {"here"};
+    int own = open("/dev/null", O_RDONLY | O_CLOEXEC), before = fcntl(0, F_GETFD);
+    if (before < 0)
+        (void)dup2(own, 0); /* so that there is a standard input */
+    struct mpp_watch *w = mpp_watch_new(&settings, &error);
+    expect(w != NULL, "a watch");
+    mpp_watch_place(w, 0, 1, (const char (*)[MPP_HOST_NAME])hosts);
+    mpp_watch_join(w, offer);
+    mpp_watch_free(w);
+    expect(fcntl(0, F_GETFD) >= 0, "standard input stays open");
+    close(own);
+}
+
 int main(int argc, char **argv)
 {
     const char *size = getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_SIZE") : getenv("PMI_SIZE");
@@ -604,6 +624,7 @@ int main(int argc, char **argv)
     test_data_kept();
     test_rates();
     test_schedule();
+    test_watch_alone();
     char command[600];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     if (system(command) != 0)

@@ -5,6 +5,7 @@
  * searched, memory, and that pins never help. */
 #include <limits.h>
 
+#include "planner/finalists.h"
 #include "planner/front.h"
 #include "planner/pins.h"
 #include "planner/stages.h"
@@ -310,9 +311,34 @@ static void check_pins(const char *model, const char *preset, const char *define
     setup_free(&s);
 }
 
+/* ---- finalists ---- */
+
+static void check_finalists(void)
+{
+    static const int64_t time[] = {30, 10, 20};
+    struct mpp_arena *arena = mpp_arena_new();
+    struct mpp_finalists *f = mpp_finalists_new(arena);
+    struct mpp_pipeline_stage stage[4] = {{{0}, {0}}};
+    for (int i = 0; i < 3; i++)
+        mpp_finalists_add(f, &(struct mpp_finalist){.schedule = {MPP_SCHEDULE_1F1B, 1, 1, 4},
+                                                    .answer = {.n_stages = 1, .stage = &stage[i], .time_ps = time[i]}});
+    check(mpp_finalists_best(f)->answer.stage == &stage[1], "the best finalist is the fastest");
+    check(mpp_finalists_find(f, &stage[2])->answer.time_ps == 20 && !mpp_finalists_find(f, &stage[3]), "a finalist by its stages");
+    mpp_finalists_change(f, &stage[1], 25);
+    check(mpp_finalists_best(f)->answer.stage == &stage[2] && mpp_finalists_find(f, &stage[1])->simulated_ps == 25,
+          "a finalist that became slower is the best no more");
+    mpp_finalists_drop(f, &stage[2]);
+    mpp_finalists_drop(f, &stage[3]);
+    check(mpp_finalists_best(f)->answer.stage == &stage[1], "a finalist that was dropped is not the best");
+    mpp_finalists_restore(f);
+    check(mpp_finalists_best(f)->answer.stage == &stage[2], "a finalist that is restored may be");
+    mpp_arena_free(arena);
+}
+
 int main(void)
 {
     check_long_steps();
+    check_finalists();
     check_programs("models/mlp.xml", NULL, "layers=4 batch=64 in=1024 hidden=4096 out=1024", "t4-box", 80);
     check_programs("models/gpt.xml", NULL, "layers=2 batch=8 hidden=512 heads=8 seq=256 positions=256", "dgx1-v100", 16);
     check_programs("models/bert.xml", "tiny", "batch=8", "dgx-a100", 12);

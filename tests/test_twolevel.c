@@ -300,7 +300,7 @@ static void enumerate(struct oracle *o, int stage, int layer, int device, struct
         for (int n = left ? 1 : devices - device; n <= devices - device - left; n++) {
             if (o->schedule.chunks > 1 && ((last - layer + 1) * o->schedule.stages != layers || n * o->schedule.stages != devices))
                 continue;
-            const struct options *x = options_of(o, layer, last, device, n, mpp_schedule_in_flight(&o->schedule, stage));
+            const struct options *x = options_of(o, layer, last, device, n, mpp_schedule_held(&o->schedule, stage));
             for (int i = 0; i < x->n; i++) {
                 const struct mpp_stage_time *p = &x->point[i].time;
                 if (x->point[i].between && !o->bounds_too)

@@ -309,7 +309,15 @@ int mpp_checkpoint_check_file(const char *path, struct mpp_error *error)
     if (length >= PATH_BYTES - 1)
         return mpp_error_set(error, MPP_EXIT_INPUT, "the path %.64s... is too long", path);
     (void)snprintf(folder, sizeof folder, "%.*s", length, slash == NULL ? "." : path);
-    return access(folder, W_OK | X_OK) == 0 ? MPP_EXIT_OK : system_error(error, folder);
+    if (access(folder, W_OK | X_OK) != 0)
+        return system_error(error, folder);
+    char part[PATH_BYTES];        /* what it is written as; in some folders nobody can make a file */
+    (void)snprintf(part, sizeof part, "%.4000s.part", path);
+    int file = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file < 0)
+        return errno == EEXIST ? MPP_EXIT_OK : system_error(error, path);
+    (void)close(file);
+    return unlink(part) == 0 ? MPP_EXIT_OK : system_error(error, path);
 }
 
 void mpp_checkpoint_discard(struct mpp_rank *r)

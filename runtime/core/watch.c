@@ -551,10 +551,10 @@ void mpp_watch_join(struct mpp_watch *w, const struct mpp_link_offer offer[MPP_W
     w->attempts = calloc((size_t)n_attempts, sizeof *w->attempts);
     w->callers = calloc((size_t)w->max_callers, sizeof *w->callers);
     w->polls = calloc((size_t)(2 + w->n_ranks + n_attempts + w->max_callers), sizeof *w->polls);
+    for (int i = 0; w->peers != NULL && i < w->n_ranks; i++)
+        w->peers[i] = (struct peer){.line.fd = -1, .heard_s = mpp_clock_s(), .moved_s = mpp_clock_s()};
     if (w->n_ranks < 2 || w->peers == NULL || w->attempts == NULL || w->callers == NULL || w->polls == NULL)
         goto alone;
-    for (int i = 0; i < w->n_ranks; i++)
-        w->peers[i] = (struct peer){.line.fd = -1, .heard_s = mpp_clock_s(), .moved_s = mpp_clock_s()};
     for (int i = 0; i < n_attempts; i++)
         w->attempts[i].line.fd = -1;
     pthread_mutex_lock(&w->lock);

@@ -105,7 +105,7 @@ static int64_t time_of(struct mpp_stages *s, const struct mpp_schedule *schedule
     int layer = 0, device = 0;
     for (int i = 0; i < cut->n; i++) {
         struct mpp_pipeline_key key = {layer, layer + cut->layers[i] - 1, device, cut->devices[i], i, cut->n,
-                                       mpp_schedule_in_flight(schedule, i)};
+                                       mpp_schedule_held(schedule, i)};
         const struct mpp_pipeline_option *option;
         bool is_exact;
         if (mpp_stages_options(s, &key, exact, &option, &is_exact) == 0)

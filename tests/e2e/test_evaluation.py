@@ -48,6 +48,11 @@ def profile():
     h.check(passes == {(r, f"{w} {m}") for r in range(4) for w in ("forward", "backward") for m in range(4)}, "every pass is traced")
     h.check("what the plan expects" in run.out and "x all-reduce over data 2" in run.out, "the plan stands beside", run.out)
     h.check("all-reduce over data 2 (seen" not in run.out, "collectives are as many as planned", run.out)
+    h.check("x receive" in run.out and "(seen" not in run.out, "messages too, those of the shared weight's gradient among them", run.out)
+    late = h.run([p.dir / "trainer", "--data", "synthetic", "--steps", "3", "--profile", "/proc/x"])
+    h.check(late.returncode == 2 and "/proc/x: " in late.stderr and "step " not in late.stdout, "where no trace can be: refused before the first step",
+            late.stdout[-300:] + late.stderr)
+    h.check(not out.with_name(out.name + ".part").exists(), "no part of a trace stays")
     none = h.run([p.dir / "trainer", "--data", "synthetic", "--steps", "0", "--profile", p.dir / "none.json"])
     h.check(none.returncode == 0 and "no step was taken" in none.stderr and not (p.dir / "none.json").exists(), "no step has no profile",
             none.stderr)

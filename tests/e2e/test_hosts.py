@@ -26,6 +26,20 @@ N_HOSTS, SLOTS = 4, 2
 PIPELINE = "pp=4,tp=2,schedule=1f1b,micro_batches=4"  # a stage on each host
 STEPS = r"^step ([2-9]|\d\d+)/"  # steps that take no time share a line
 NAME = "mpplan"  # namespaces are mpplanPIDhN, so that those of a dead test can be told
+# What mpirun says when it could not start its daemons on the other hosts: no rank has run then.
+NOT_STARTED = r"unable to complete a TCP connection|unable to reliably start one or more daemons"
+REACH = """import errno, socket, sys, time
+left, end = set(sys.argv[1:]), time.monotonic() + 30
+while left and time.monotonic() < end:
+    for address in sorted(left):
+        s = socket.socket()
+        s.settimeout(1)
+        if s.connect_ex((address, 1)) in (0, errno.ECONNREFUSED):  # somebody answers
+            left.discard(address)
+        s.close()
+    time.sleep(0.05 if left else 0)
+sys.exit(f"cannot reach {' '.join(sorted(left))}" if left else 0)
+"""
 LAUNCH = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
 
@@ -61,6 +75,16 @@ class Hosts:
         self.hostfile = self.folder / "hosts"
         self.hostfile.write_text("".join(f"{self.address(n)} slots={SLOTS}\n" for n in range(1, N_HOSTS + 1)))
 
+        self.settle()
+
+    def settle(self):
+        """Wait until every host is answered by every other: fresh links and bridges take a moment."""
+        for n in range(1, N_HOSTS + 1):
+            others = [self.address(k) for k in range(1, N_HOSTS + 1) if k != n]
+            p = ip("netns", "exec", self.space(n), sys.executable, "-c", REACH, *others, check=False)
+            if p.returncode:
+                raise h.Failure(f"host {n}: {p.stderr.strip()}")
+
     def space(self, n):
         return f"{self.prefix}{n}"
 
@@ -85,6 +109,8 @@ class Hosts:
             ip("-n", self.space(n), "link", "set", "eth0", state)
         else:
             ip("-n", self.switch, "link", "set", f"port{n}", state)
+        if state == "up":
+            self.settle()
 
     def remove(self):
         remove_spaces(self.prefix)
@@ -230,6 +256,35 @@ def local(n, *command):
     return [*LAUNCH, "-n", n, *command]
 
 
+def once_more(hosts, said, attempt):
+    """Did mpirun fail to start its daemons, for the first time?"""
+    if attempt > 0 or not re.search(NOT_STARTED, said):
+        return False
+    print("mpirun could not start its daemons on the other hosts: once more", flush=True)
+    hosts.settle()
+    return True
+
+
+def start(hosts, command):
+    """COMMAND over the hosts, which trains."""
+    for attempt in range(2):
+        job = Job(hosts.mpirun(*command))
+        try:
+            return job.wait_for(STEPS)
+        except h.Failure:
+            if not once_more(hosts, job.said(), attempt):
+                raise
+            job.stop()
+
+
+def complete(hosts, command):
+    """The same to its end."""
+    for attempt in range(2):
+        p = h.run(hosts.mpirun(*command))
+        if p.returncode == 0 or not once_more(hosts, p.stderr, attempt):
+            return h.must(p)
+
+
 # ---- parts ----
 
 def test_losses(hosts, plans):
@@ -245,7 +300,7 @@ def same_losses(hosts, plans, fix):
     runs = []
     for i in range(2):
         metrics = h.TMP / f"hosts{i}.jsonl"
-        p = h.must(h.run(hosts.mpirun(*plans.command(8, "--metrics", metrics, steps=len(expected), fix=fix))))
+        p = complete(hosts, plans.command(8, "--metrics", metrics, steps=len(expected), fix=fix))
         runs.append(h.Run(p, metrics))
     h.close(f"{what}: losses of one device", runs[0].losses, expected, plans.model.tolerance)
     h.close(f"{what}: losses of 8 threads", runs[0].losses, threads.losses, plans.model.tolerance)
@@ -258,7 +313,7 @@ def same_losses(hosts, plans, fix):
 
 def cut(hosts, plans, n, inside, fix=None):
     what = f"host {n} cut off at {'its' if inside else 'the switch’s'} end, {fix or 'one stage'}"
-    job = Job(hosts.mpirun(*plans.command(8, fix=fix))).wait_for(STEPS)
+    job = start(hosts, plans.command(8, fix=fix))
     beside = orteds(hosts)
     h.check(len(beside) >= 6, f"{what}: there are processes on the other hosts", beside)
     hosts.link(n, "down", inside)
@@ -284,7 +339,7 @@ def test_killed(hosts, plans):
         job.kill(rank)
         job.end(f"rank {rank} killed on one machine", 10, rf"rank {rank}\b")
     if hosts is not None:
-        job = Job(hosts.mpirun(*plans.command(8))).wait_for(STEPS)
+        job = start(hosts, plans.command(8))
         job.kill(5)
         job.end("rank 5 killed on host 3", 30, r"rank 5\b", orteds(hosts))
 

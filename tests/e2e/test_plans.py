@@ -5,11 +5,11 @@ import json
 import os
 import pty
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -383,12 +383,13 @@ def test_speed():
     for what, limit_s, gap, kw in (("gpt2 on 8 A100", 1, 0.001, dict(preset="gpt2", gpus=8, cluster="dgx-a100")),
                                    ("gpt2 on 8 cores", 1, 0.001, dict(preset="gpt2", gpus=8)),
                                    ("gpt3-175b on 64 A100", 10, 0.3, dict(preset="gpt3-175b", gpus=64, cluster="dgx-a100", extra=["--precision", "bf16"]))):
-        begun = time.monotonic()
-        p = h.plan(GPT, timeout_s=10 * limit_s, **kw)
-        seconds = time.monotonic() - begun
-        print(f"{what}: {seconds:.2f} s, gap {p.gap():.3%}", flush=True)
+        begun = resource.getrusage(resource.RUSAGE_CHILDREN)
+        p = h.plan(GPT, timeout_s=600, **kw)
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = ended.ru_utime + ended.ru_stime - begun.ru_utime - begun.ru_stime
+        print(f"{what}: {seconds:.2f} s of CPU time, gap {p.gap():.3%}", flush=True)
         h.check(p.gap() <= gap, f"{what}: a gap of at most {gap:.1%}", p.gap())
-        h.check(seconds <= 5 * limit_s, f"{what}: planned within five times {limit_s} s", seconds)
+        h.check(seconds <= 5 * limit_s, f"{what}: planned within five times {limit_s} s of CPU time", seconds)
         p.remove()
 
 
@@ -469,6 +470,15 @@ def test_predict():
     h.check(again == j, "--predict: the same again")
 
 
+def test_one_stage_beside_pipelines():
+    """A pipeline that is shorter by the formula but longer event by event is no reason to forget a plan of one stage."""
+    args = [h.ROOT / GPT, *(f"-D{x}" for x in ("layers=12", "hidden=1024", "heads=8", "batch=8", "seq=256")),
+            "--gpus", "16", "--cluster", "p3.16xlarge", "--predict", "--json"]
+    free, one = (json.loads(h.must(h.mpplan(*args, *fix)).stdout) for fix in ([], ["--fix", "pp=1"]))
+    h.check(free["simulated_s"] <= 1.0001 * one["simulated_s"], "no plan is longer than the best of one stage, simulated",
+            f"{free['simulated_s']} s in {free['pp']} stages, {one['simulated_s']} s in one")
+
+
 def test_stopped():
     """A search that is ended before its time gives the best plan so far, and says so."""
     large = [h.ROOT / "models" / "gpt.xml", "--preset", "gpt3-175b", "--gpus", "64", "--cluster", "dgx-a100", "--predict", "--json"]
@@ -507,7 +517,7 @@ def test_min_gpus():
 TESTS = {"tensor parallel": test_tensor_parallel, "data parallel": test_data_parallel, "memory forces": test_memory_forces,
          "uneven": test_uneven, "small models": test_small_models,
          "micro-batches": test_micro_batches, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
-         "stages": test_stages, "interleaved": test_interleaved, "predict": test_predict, "min gpus": test_min_gpus, "stopped": test_stopped, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
+         "stages": test_stages, "interleaved": test_interleaved, "predict": test_predict, "one stage": test_one_stage_beside_pipelines, "min gpus": test_min_gpus, "stopped": test_stopped, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
