@@ -1,0 +1,14 @@
+#!/bin/sh
+# On a machine with one GPU or more: builds CUDA trainers, compares them with the references, looks for accesses outside of memory,
+# and prints a table of step times. README.md beside it says more.
+#     tests/gpu/run.sh            # all, under 8 minutes
+#     tests/gpu/run.sh bench      # a part: references, memory, bench
+#     tests/gpu/run.sh --rehearse # without a GPU, on the stand-in of tests/cuda: does this script work?
+cd "$(dirname "$0")/../.." || exit 1
+case " $* " in *" --rehearse "*) ;; *)
+    nvidia-smi -L >/dev/null 2>&1 || { echo "no GPU is here (nvidia-smi lists none): nothing is tested; --rehearse tests this script"; exit 1; } ;;
+esac
+python=python3
+$python -c 'import numpy' 2>/dev/null || python=/usr/bin/python3
+[ -x "${MPPLAN:-build/mpplan}" ] || { [ -d build ] || meson setup build >/dev/null; ninja -C build mpplan; } || exit 1
+PYTHONPATH=tests/e2e exec "$python" tests/gpu/run.py "$@"
