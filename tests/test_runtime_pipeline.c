@@ -13,6 +13,12 @@
 #include "core/fail.h"
 #include "core/safetensors.h"
 
+#ifdef MPP_CONFORMANCE_H /* on CUDA's kernels: tests/cuda */
+#define DEVICE "processor standing in for GPU 0"
+#else
+#define DEVICE "1 thread"
+#endif
+
 enum { BATCH = 12, D = 5, LAYERS = 6, MAX_STAGES = 4, MAX_CHUNKS = 2, MAX_SLOTS = 12, ROWS = BATCH * D };
 
 static int passed, failed;
@@ -538,7 +544,7 @@ static void test_plans_agree(void)
 static void test_announced(void)
 {
     expect(RUN(build(&plans[6]), "--data", "synthetic", "--steps", "2", "--threads", "1") == 0, "three stages");
-    expect(said("out", "chain: 8 devices over threads in 3 stages, 1F1B, 1 thread each, batch 12 in 4 micro-batches\n"
+    expect(said("out", "chain: 8 devices over threads in 3 stages, 1F1B, " DEVICE " each, batch 12 in 4 micro-batches\n"
                        "stage 0: ranks 0 to 1 = data2, arena "), "the stages are told");
     expect(said("out", "\nstage 1: ranks 2 to 5 = data4, arena ") && said("out", "\nstage 2: ranks 6 to 7 = data2, arena "),
            "each of them");

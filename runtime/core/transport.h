@@ -63,8 +63,9 @@ struct mpp_transport_ops {
     void (*transfer_receive)(struct mpp_rank *r, int transfer, void *x);
     /* All that was sent has left R's arena, or never will; NULL: it has. */
     void (*drain)(struct mpp_rank *r);
-    /* Has the job failed? For waits that are not the transport's own. NULL: where it fails, the process ends. */
-    bool (*failed)(struct mpp_rank *r);
+    /* The code with which the job has failed; 0: it has not. For waits that are not the transport's own. NULL: where it fails,
+     * the process ends. */
+    int (*failed)(struct mpp_rank *r);
     /* The job has failed with CODE: the message is printed here, by the first rank only, and all other
      * ranks are released. Returns on threads; ends the process on MPI. */
     void (*abort)(struct mpp_rank *r, int code, const char *message);

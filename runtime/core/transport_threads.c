@@ -61,9 +61,9 @@ static struct group *group_of(const struct mpp_rank *r, unsigned mask)
     return &t->groups[mask][mpp_mesh_group_base(t->program, r->rank, mask)];
 }
 
-static bool threads_failed(struct mpp_rank *r)
+static int threads_failed(struct mpp_rank *r)
 {
-    return atomic_load(&threads_of(r)->failed) != 0;
+    return atomic_load(&threads_of(r)->failed);
 }
 
 static void leave_if_failed(struct mpp_rank *r)

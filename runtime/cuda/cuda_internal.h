@@ -67,6 +67,9 @@ static inline cudaStream_t mpp_stream(const struct mpp_rank *r)
 /* The rank works (core/mesh.c): called where a contraction, an attention or a collective begins. */
 void mpp_rank_moves(struct mpp_rank *r);
 
+/* Leaves where the job has failed: a call that fails then has nothing to add. */
+void mpp_cuda_leave_if_failed(const struct mpp_rank *r);
+
 /* A failed call ends the job: "rank R, GPU G: CALL: text of CODE". */
 void mpp_cuda_check(const struct mpp_rank *r, cudaError_t code, const char *call);
 void mpp_blas_check(const struct mpp_rank *r, cublasStatus_t code, const char *call);

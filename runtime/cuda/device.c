@@ -18,11 +18,21 @@ static int gpu_of(const struct mpp_rank *r)
     return r->device != NULL ? r->device->ordinal : 0;
 }
 
+void mpp_cuda_leave_if_failed(const struct mpp_rank *r)
+{
+    struct mpp_rank *self = (struct mpp_rank *)(uintptr_t)r;
+    int code = r->transport != NULL && r->transport->ops->failed != NULL ? r->transport->ops->failed(self) : 0;
+    if (code != 0)
+        mpp_leave(self, code);
+}
+
 void mpp_cuda_check(const struct mpp_rank *r, cudaError_t code, const char *call)
 {
-    if (code != cudaSuccess)
-        mpp_fail((struct mpp_rank *)(uintptr_t)r, MPP_EXIT_SYSTEM, "rank %d, GPU %d: %s: %s (%s)", r->rank, gpu_of(r), call,
-                 cudaGetErrorString(code), cudaGetErrorName(code));
+    if (code == cudaSuccess)
+        return;
+    mpp_cuda_leave_if_failed(r);
+    mpp_fail((struct mpp_rank *)(uintptr_t)r, MPP_EXIT_SYSTEM, "rank %d, GPU %d: %s: %s (%s)", r->rank, gpu_of(r), call,
+             cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
 void mpp_blas_check(const struct mpp_rank *r, cublasStatus_t code, const char *call)
@@ -256,11 +266,9 @@ void mpp_device_abandon(struct mpp_rank *r)
 /* Until STREAM has done its work; a rank whose peers are gone leaves. */
 static void wait_for(struct mpp_rank *r, cudaStream_t stream)
 {
-    const struct mpp_transport *t = r->transport;
     cudaError_t code;
     while ((code = cudaStreamQuery(stream)) == cudaErrorNotReady) {
-        if (t != NULL && t->ops->failed != NULL && t->ops->failed(r))
-            mpp_leave(r, MPP_EXIT_SYSTEM);
+        mpp_cuda_leave_if_failed(r);
         sched_yield();
     }
     mpp_cuda_check(r, code, "cudaStreamQuery");

@@ -11,6 +11,7 @@ void mpp_nccl_check(const struct mpp_rank *r, unsigned mask, ncclResult_t code, 
 {
     if (code == ncclSuccess)
         return;
+    mpp_cuda_leave_if_failed(r);
     const char *more = ncclGetLastError(NULL);
     mpp_fail((struct mpp_rank *)(uintptr_t)r, MPP_EXIT_SYSTEM, "rank %d, GPU %d, member %d of %d of group %u: %s: %s%s%s", r->rank,
              r->device->ordinal, mpp_mesh_group_index(r, mask), mpp_mesh_group_size(r, mask), mask, call, ncclGetErrorString(code),

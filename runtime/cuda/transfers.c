@@ -131,6 +131,8 @@ static void connect_pair(struct mpp_rank *r, struct channel *c)
     }
     ncclResult_t code = ncclCommInitRank(&c->comm, 2, id, c->sends ? 0 : 1);
     if (code != ncclSuccess)
+        mpp_cuda_leave_if_failed(r);
+    if (code != ncclSuccess)
         mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d, transfer %s %s rank %d: ncclCommInitRank: %s", r->rank, name, c->sends ? "to" : "from",
                  c->part.peer, ncclGetErrorString(code));
 }
@@ -225,9 +227,11 @@ void mpp_channels_free(struct mpp_rank *r)
 
 static void check(struct mpp_rank *r, const struct channel *c, ncclResult_t code, const char *call)
 {
-    if (code != ncclSuccess)
-        mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d, GPU %d, transfer %s %s rank %d: %s: %s", r->rank, r->device->ordinal,
-                 r->program->transfers[c->transfer].name, c->sends ? "to" : "from", c->part.peer, call, ncclGetErrorString(code));
+    if (code == ncclSuccess)
+        return;
+    mpp_cuda_leave_if_failed(r);
+    mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d, GPU %d, transfer %s %s rank %d: %s: %s", r->rank, r->device->ordinal,
+             r->program->transfers[c->transfer].name, c->sends ? "to" : "from", c->part.peer, call, ncclGetErrorString(code));
 }
 
 /* From the ring's place PLACE, which ring->filled tells of. */
