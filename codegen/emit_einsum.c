@@ -138,9 +138,10 @@ static bool emit_gemm(struct product *p, const struct mpp_instr *in, int a, int 
         return false;
     struct mpp_emit *e = p->e;
     int64_t m = stored(p, &p->m), n = stored(p, &p->n), k = stored(p, &p->k);
+    const char *rows = extent(p, &p->m), *columns = extent(p, &p->n), *inner = extent(p, &p->k); /* named in this order */
     mpp_emit_line(e, "mpp_gemm%s(r, %s%s, %s, %s, %s, %s, %s, %lld, %s, %lld, %s, %s, %lld);",
                   mpp_emit_half(mpp_emit_buffer(e, in->in[0])->dtype), types(e, in), g.trans_a ? "true" : "false",
-                  g.trans_b ? "true" : "false", extent(p, &p->m), extent(p, &p->n), extent(p, &p->k),
+                  g.trans_b ? "true" : "false", rows, columns, inner,
                   mpp_emit_ptr(e, in->in[a]), (long long)(g.trans_a ? m : k), mpp_emit_ptr(e, in->in[b]),
                   (long long)(g.trans_b ? k : n), mpp_emit_beta(e, in->mode[0]), mpp_emit_ptr(e, in->out[0]), (long long)n);
     return true;

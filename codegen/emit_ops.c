@@ -158,7 +158,8 @@ static void write_embedding(struct mpp_emit *e, const struct mpp_instr *in)
 {
     const struct mpp_buffer *ids = mpp_emit_buffer(e, in->in[0]), *table = mpp_emit_buffer(e, in->in[1]);
     note_op(e, in, mpp_emit_buffer(e, in->out[0]));
-    mpp_emit_line(e, "mpp_embedding_forward%s(r, %s, %s, %lld, %s, %s, %s);", mpp_emit_half(table->dtype), space(e, ids, ids->n_dims), dim(e, table, 0),
+    const char *over = space(e, ids, ids->n_dims), *rows = dim(e, table, 0);
+    mpp_emit_line(e, "mpp_embedding_forward%s(r, %s, %s, %lld, %s, %s, %s);", mpp_emit_half(table->dtype), over, rows,
                   (long long)mpp_emit_span(table, 1, table->n_dims), arg(e, in, 0), arg(e, in, 1), result(e, in, 0));
 }
 static const struct emitter emit_embedding = {write_embedding, NULL, NULL};
@@ -168,7 +169,8 @@ static void write_embedding_grad(struct mpp_emit *e, const struct mpp_instr *in)
     const struct mpp_buffer *ids = mpp_emit_buffer(e, in->in[0]), *table = mpp_emit_buffer(e, in->out[0]);
     enum mpp_dtype dtype = mpp_emit_buffer(e, in->in[1])->dtype;
     note_op(e, in, table);
-    mpp_emit_line(e, "mpp_embedding_backward%s(r, %s%s, %s, %lld, %s, %s, %s, %s);", mpp_emit_half(dtype), mpp_emit_type_arg(dtype), space(e, ids, ids->n_dims), dim(e, table, 0),
+    const char *over = space(e, ids, ids->n_dims), *rows = dim(e, table, 0);
+    mpp_emit_line(e, "mpp_embedding_backward%s(r, %s%s, %s, %lld, %s, %s, %s, %s);", mpp_emit_half(dtype), mpp_emit_type_arg(dtype), over, rows,
                   (long long)mpp_emit_span(table, 1, table->n_dims), arg(e, in, 0), arg(e, in, 1),
                   mpp_emit_beta(e, in->mode[0]), result(e, in, 0));
 }
@@ -192,8 +194,8 @@ static void write_position(struct mpp_emit *e, const struct mpp_instr *in)
     const struct mpp_buffer *y = mpp_emit_buffer(e, in->out[0]);
     long long width = (long long)mpp_emit_span(y, 1, y->n_dims);
     note_op(e, in, y);
-    mpp_emit_line(e, "mpp_copy(r, %s, %s, (size_t)%s * sizeof(%s));", result(e, in, 0), rows_from(e, arg(e, in, 0), y, width),
-                  rows_count(e, y, width), mpp_emit_type(y->dtype));
+    const char *from = rows_from(e, arg(e, in, 0), y, width), *n = rows_count(e, y, width);
+    mpp_emit_line(e, "mpp_copy(r, %s, %s, (size_t)%s * sizeof(%s));", result(e, in, 0), from, n, mpp_emit_type(y->dtype));
 }
 static const struct emitter emit_position = {write_position, NULL, NULL};
 
@@ -208,8 +210,8 @@ static void write_position_grad(struct mpp_emit *e, const struct mpp_instr *in)
         mpp_emit_line(e, "if (!later)");
     if (strcmp(add, "true") != 0)
         mpp_emit_line(e, "%smpp_zero(r, %s, %lld * sizeof(float));", later ? "    " : "", result(e, in, 0), count(table));
-    mpp_emit_line(e, "%s(r, %s, true, %s, %s);", accumulate_kernel(e, dy->dtype), rows_count(e, dy, width), arg(e, in, 0),
-                  rows_from(e, result(e, in, 0), dy, width));
+    const char *n = rows_count(e, dy, width), *to = rows_from(e, result(e, in, 0), dy, width);
+    mpp_emit_line(e, "%s(r, %s, true, %s, %s);", accumulate_kernel(e, dy->dtype), n, arg(e, in, 0), to);
 }
 static const struct emitter emit_position_grad = {write_position_grad, always, NULL};
 
@@ -232,8 +234,9 @@ static void write_layernorm_grad(struct mpp_emit *e, const struct mpp_instr *in)
     const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]);
     int last = x->n_dims - 1;
     note_op(e, in, x);
+    const char *over = space(e, x, last), *width = dim(e, x, last);
     mpp_emit_line(e, "mpp_layernorm_backward%s(r, %s%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);", mpp_emit_half(x->dtype), mpp_emit_type_arg(x->dtype),
-                  mpp_emit_mask(e, x->split[last]), space(e, x, last), dim(e, x, last), arg(e, in, 0), arg(e, in, 1),
+                  mpp_emit_mask(e, x->split[last]), over, width, arg(e, in, 0), arg(e, in, 1),
                   arg(e, in, 2), arg(e, in, 3), arg(e, in, 4), result(e, in, 0), result(e, in, 1), result(e, in, 2));
 }
 static const struct emitter emit_layernorm_grad = {write_layernorm_grad, NULL, rows_workspace};
@@ -264,8 +267,9 @@ static void write_cross_entropy(struct mpp_emit *e, const struct mpp_instr *in)
     int last = x->n_dims - 1;
     unsigned mask = x->split[last];
     note_op(e, in, x);
+    const char *over = space(e, x, last), *width = dim(e, x, last);
     mpp_emit_line(e, "mpp_cross_entropy_forward%s(r, %s%s, %s, %s, %s, %s, %s, %s, %s, %s);", mpp_emit_half(x->dtype), mpp_emit_type_arg(x->dtype), mpp_emit_mask(e, mask),
-                  space(e, x, last), dim(e, x, last), ignore_index(e, in), arg(e, in, 0), arg(e, in, 1), arg(e, in, 2),
+                  over, width, ignore_index(e, in), arg(e, in, 0), arg(e, in, 1), arg(e, in, 2),
                   result(e, in, 1), result(e, in, 0));
     if (!mask)
         return;
@@ -280,7 +284,8 @@ static void write_cross_entropy_grad(struct mpp_emit *e, const struct mpp_instr 
     const struct mpp_buffer *x = mpp_emit_buffer(e, in->in[0]);
     int last = x->n_dims - 1;
     note_op(e, in, x);
-    mpp_emit_line(e, "mpp_cross_entropy_backward%s(r, %s%s, %s, %s, %s, %s, %s, %s, %s, %s);", mpp_emit_half(x->dtype), mpp_emit_type_arg(x->dtype), space(e, x, last), dim(e, x, last),
+    const char *over = space(e, x, last), *width = dim(e, x, last);
+    mpp_emit_line(e, "mpp_cross_entropy_backward%s(r, %s%s, %s, %s, %s, %s, %s, %s, %s, %s);", mpp_emit_half(x->dtype), mpp_emit_type_arg(x->dtype), over, width,
                   ignore_index(e, in), arg(e, in, 0), arg(e, in, 1), arg(e, in, 2), arg(e, in, 3), arg(e, in, 4),
                   result(e, in, 0));
 }
@@ -305,8 +310,9 @@ static const char *attention(struct mpp_emit *e, const struct mpp_instr *in)
     double scale = mpp_attrs_float(&op->attrs, "scale", 1 / sqrt((double)size_of(e, q, 3).size));
     double dropout = mpp_attrs_float(&op->attrs, "dropout", 0);
     struct mpp_text s = {.arena = e->arena};
+    const char *batch = dim(e, q, 0), *seq_q = dim(e, q, 1), *seq_k = dim(e, k, 1), *heads = dim(e, q, 2); /* named in this order */
     mpp_text_add(&s, "&(const struct mpp_attention){.batch = %s, .seq_q = %s, .seq_k = %s, .heads = %s, .head_dim = %lld, "
-                     ".scale = %s", dim(e, q, 0), dim(e, q, 1), dim(e, k, 1), dim(e, q, 2), (long long)q->padded[3],
+                     ".scale = %s", batch, seq_q, seq_k, heads, (long long)q->padded[3],
                  mpp_emit_float(e->arena, scale));
     if (mpp_attrs_int(&op->attrs, "causal", 0))
         mpp_text_add(&s, ", .causal = true");

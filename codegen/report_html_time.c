@@ -142,9 +142,10 @@ void mpp_html_collectives(struct mpp_html *h)
         const char *name = mpp_html_template(h, c->tensor, &layer);
         if (layer < 0 && c->repeat >= 0 && c->repeat < h->n_repeats && c->index >= 0)
             layer = c->index - h->first[c->repeat]; /* a layer's copy of what is not its own */
-        mpp_html_records_add(&rs, mpp_arena_printf(r->arena, "%d,%u,%d,%d,%d,%lld,%lld,%lld,%d", mpp_html_intern(s, c->kind), c->mask,
-            (int)c->phase, mpp_html_intern(s, c->role), mpp_html_intern(s, name), (long long)c->bytes, (long long)c->count,
-            (long long)c->cost_ps, mpp_html_intern(s, c->reason ? c->reason : "")), layer);
+        int kind = mpp_html_intern(s, c->kind), role = mpp_html_intern(s, c->role), of = mpp_html_intern(s, name); /* in this order */
+        int why = mpp_html_intern(s, c->reason ? c->reason : "");
+        mpp_html_records_add(&rs, mpp_arena_printf(r->arena, "%d,%u,%d,%d,%d,%lld,%lld,%lld,%d", kind, c->mask, (int)c->phase, role, of,
+            (long long)c->bytes, (long long)c->count, (long long)c->cost_ps, why), layer);
     }
     mpp_html_records_write(&rs, "collectives");
 }

@@ -155,9 +155,10 @@ static void write_tensors(struct mpp_html *h)
             continue;
         const char *name = mpp_html_template(h, tensor_name(r, x), &layer);
         struct mpp_html_strings *s = h->strings;
-        mpp_html_records_add(&rs, mpp_arena_printf(r->arena, "%d,%d,%d,%d,%d,%d,%d,%lld,%lld,%d", mpp_html_intern(s, name), (int)x->role,
-            phase, mpp_html_intern(s, mpp_dtype_name(x->dtype)), mpp_html_intern(s, shape_words(r, x)),
-            mpp_html_intern(s, mpp_html_words(r, x, lies[t])), mpp_html_intern(s, local_words(r, x, lies[t])),
+        int of = mpp_html_intern(s, name), dtype = mpp_html_intern(s, mpp_dtype_name(x->dtype)); /* in this order */
+        int shape = mpp_html_intern(s, shape_words(r, x)), split = mpp_html_intern(s, mpp_html_words(r, x, lies[t]));
+        int local = mpp_html_intern(s, local_words(r, x, lies[t]));
+        mpp_html_records_add(&rs, mpp_arena_printf(r->arena, "%d,%d,%d,%d,%d,%d,%d,%lld,%lld,%d", of, (int)x->role, phase, dtype, shape, split, local,
             (long long)mpp_sharding_bytes(x, r->mesh, lies[t]), (long long)mpp_tensor_count(x),
             x->role == MPP_ROLE_PARAM && r->stage->kept[t]), layer);
     }
@@ -215,9 +216,9 @@ static const char *operands(const struct mpp_html *h, const struct mpp_group *gr
         struct mpp_sharding s = mpp_split_operand(group->rule, split, o);
         const char *name = many ? mpp_arena_printf(r->arena, "%s and %d more", mpp_html_template(h, tensor_name(r, x), &layer), to - from - 1)
                                 : mpp_html_seen(h, tensor_name(r, x), reader);
-        mpp_text_add(&out, "%s[%d,%d,%d,%d]", out.n > 1 ? "," : "", mpp_html_intern(h->strings, name),
-                     mpp_html_intern(h->strings, mpp_html_words(r, x, s)), mpp_html_intern(h->strings, local_words(r, x, s)),
-                     mpp_html_intern(h->strings, shape_words(r, x)));
+        int of = mpp_html_intern(h->strings, name), words = mpp_html_intern(h->strings, mpp_html_words(r, x, s)); /* in this order */
+        int local = mpp_html_intern(h->strings, local_words(r, x, s)), shape = mpp_html_intern(h->strings, shape_words(r, x));
+        mpp_text_add(&out, "%s[%d,%d,%d,%d]", out.n > 1 ? "," : "", of, words, local, shape);
     }
     mpp_text_add(&out, "]");
     return mpp_text_string(&out);
@@ -244,11 +245,12 @@ static void write_kernels(struct mpp_html *h)
         int64_t count = group->phase == MPP_PHASE_UPDATE ? 1 : r->plan->micro_batches;
         const char *name = mpp_html_template(h, op->name, &layer);
         const char *at = op->loc.file ? mpp_arena_printf(r->arena, "%s:%d", mpp_html_basename(op->loc.file), op->loc.line) : "";
-        mpp_html_records_add(&rs, mpp_arena_printf(r->arena, "%d,%d,%d,%d,%d,%d,%d,%lld,%lld,%lld,%s,%s", mpp_html_intern(s, name),
-            (int)group->phase, mpp_html_intern(s, mpp_op_info(op->kind)->name), mpp_html_intern(s, op->item_type ? op->item_type : ""),
-            mpp_html_intern(s, at), mpp_html_intern(s, fused_words(h, group)), mpp_html_intern(s, split_words(r, group, split)),
-            (long long)compute_ps[i], (long long)internal_ps[i], (long long)count,
-            operands(h, group, split, 0, group->n_in), operands(h, group, split, group->n_in, group->n_in + group->n_out)), layer);
+        int of = mpp_html_intern(s, name), kind = mpp_html_intern(s, mpp_op_info(op->kind)->name); /* in this order */
+        int type = mpp_html_intern(s, op->item_type ? op->item_type : ""), where = mpp_html_intern(s, at);
+        int fused = mpp_html_intern(s, fused_words(h, group)), words = mpp_html_intern(s, split_words(r, group, split));
+        const char *in = operands(h, group, split, 0, group->n_in), *out = operands(h, group, split, group->n_in, group->n_in + group->n_out);
+        mpp_html_records_add(&rs, mpp_arena_printf(r->arena, "%d,%d,%d,%d,%d,%d,%d,%lld,%lld,%lld,%s,%s", of, (int)group->phase, kind, type, where,
+            fused, words, (long long)compute_ps[i], (long long)internal_ps[i], (long long)count, in, out), layer);
     }
     mpp_html_records_write(&rs, "kernels");
 }

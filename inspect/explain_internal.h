@@ -52,6 +52,7 @@ struct mpp_explain {
     struct mpp_pins held;
     const char *held_pins;        /* for --fix */
     const char *name;
+    const char *closer;           /* another plan than the search's own is explained; NULL */
     bool from_plan;               /* the plan was read: it may be any */
     struct mpp_subject subject;
     int n_options;

@@ -29,6 +29,8 @@ static const char *subject_words(const struct mpp_explain *e)
 static void print_head(const struct mpp_explain *e, const struct mpp_screen *s)
 {
     mpp_screen_paragraph(s, 0, MPP_BOLD, subject_words(e));
+    if (e->closer)
+        mpp_screen_paragraph(s, 2, MPP_PLAIN, e->closer);
     if (e->subject.note)
         mpp_screen_paragraph(s, 2, MPP_PLAIN, e->subject.note);
     if (e->subject.kind == MPP_SUBJECT_THING)
@@ -152,6 +154,7 @@ void mpp_explain_write(const struct mpp_explain *e, FILE *out)
     mpp_answer_text(&j, "name", e->name);
     mpp_answer_text(&j, "kind", e->subject.what);
     mpp_answer_text(&j, "note", e->subject.note);
+    mpp_answer_text(&j, "closer", e->closer);
     mpp_answer_int(&j, "stage", e->subject.thing.stage);
     mpp_answer_text(&j, "held", e->held_pins);
     mpp_answer_double(&j, "step_s", (double)e->plan->objective_ps * 1e-12);

@@ -376,10 +376,12 @@ static enum mpp_status look_alone(struct twolevel *w)
     options.quiet = true;
     options.capacity_bytes = w->capacity;
     enum mpp_status st = MPP_OK;
-    int64_t over = 1;
+    int64_t over = 1, bound = INT64_MAX; /* bound: in all the room there is; less room proves nothing more */
     for (int attempt = 0; st == MPP_OK && over > 0 && attempt < MAX_ATTEMPTS; attempt++) {
         st = mpp_plan_search(w->arena, silent, w->whole, w->cluster, &options, &w->alone);
         over = 0;
+        if (st == MPP_OK && w->alone->bound_ps < bound)
+            bound = w->alone->bound_ps;
         if (st == MPP_OK && options.room) {
             w->alone->stages[0].graph = w->whole;
             MPP_TRY_GOTO(st, done, mpp_plan_derive(w->arena, w->diag, w->graph, w->cluster, w->alone));
@@ -396,10 +398,12 @@ done:
     else if (st == MPP_IO)
         mpp_diag_error(w->diag, (struct mpp_loc){w->options->export_iopddl_dir, 0}, "cannot write a stage problem there: %s", strerror(errno));
     mpp_arena_free(scratch);
-    if (st == MPP_IO || !w->alone)
-        return st == MPP_IO ? st : MPP_OK;
+    if (st == MPP_IO || (st != MPP_OK && w->alone))
+        return st;                /* else nothing fits, which the others may */
+    if (!w->alone)
+        return MPP_OK;
     w->one_stage = w->alone;
-    w->bound = w->alone->bound_ps;
+    w->bound = bound;
     w->best.time_ps = w->alone->objective_ps;
     w->best_round.schedule = (struct mpp_schedule){MPP_SCHEDULE_1F1B, 1, 1, w->alone->micro_batches};
     w->alone->stages[0].graph = w->whole;

@@ -130,7 +130,7 @@ m("gather-inner", "planner/reshard.c",
   "return (mpp_sharding_mask(s, dim) & ~mask) >= (mask & -mask) ? -1 : dim;", "return dim;",
   "an outer axis may be gathered before the inner one", "planner")
 m("life-short", "planner/problem.c",
-  "{groups[i], last_use(b, id, groups[i]), t->bytes[i][o]}", "{groups[i], groups[i], t->bytes[i][o]}",
+  "{groups[i], last_use(b, id, groups[i]), t->bytes[i][o], id + 1}", "{groups[i], groups[i], t->bytes[i][o], id + 1}",
   "values take memory only while they are made", "planner", "planner_exhaustive")
 m("internal-once", "planner/problem.c",
   "c->cost[k] += times * internal;", "c->cost[k] += internal;",
@@ -345,7 +345,7 @@ m("adamw-epsilon", "runtime/host/kernels_optimizer.c",
 m("clip-square", "runtime/host/kernels_optimizer.c",
   "*scale = limit > 0 && n > limit ?", "*scale = limit > 0 && (double)*square_sum > limit ?",
   "the square of the norm is compared with the clipping limit", "runtime_kernels")
-m("einsum-uneven", "runtime/host/kernels_gemm.c",
+m("einsum-uneven", "runtime/core/contraction.c",
   "if (outer->tensors != inner->tensors || inner->extent != inner->padded)", "if (outer->tensors != inner->tensors)",
   "a general product walks two dimensions as one although the inner has padding", "runtime_kernels")
 m("einsum-keep", "runtime/host/kernels_gemm.c",

@@ -250,6 +250,41 @@ static void test_no_room(void)
     setup_free(&s);
 }
 
+/* The first plan that is laid out takes more than there is, by OVER; the others fit. */
+struct layout {
+    int64_t capacity_bytes, over_bytes;
+    int asked;
+};
+
+static enum mpp_status lay_out(void *context, const struct mpp_plan *plan, int stage, int64_t *out_bytes)
+{
+    struct layout *l = context;
+    (void)plan;
+    (void)stage;
+    *out_bytes = l->capacity_bytes + (l->asked++ == 0 ? l->over_bytes : 0);
+    return MPP_OK;
+}
+
+/* A search in less room proves nothing of plans that need more. */
+static void test_bound_in_all_room(void)
+{
+    struct setup s = setup_unfused("models/gpt.xml", "tiny", "layers=9 batch=4 hidden=1024 heads=8", "dgx1-v100", 4);
+    struct mpp_plan_options options = {.pins = mpp_pins_none()};
+    struct mpp_plan *fits, *laid_out;
+    must(mpp_pins_parse(s.arena, s.diag, "pp=1,recompute=none", &options.pins), "pins");
+    must(mpp_plan_pipeline(s.arena, s.diag, s.g, s.cluster, &options, &fits), "without a memory limit");
+    options.capacity_bytes = fits->solver.peak_bytes;
+    struct layout l = {options.capacity_bytes, options.capacity_bytes / 20, 0};
+    options.room = lay_out;
+    options.room_context = &l;
+    must(mpp_plan_pipeline(s.arena, s.diag, s.g, s.cluster, &options, &laid_out), "laid out");
+    check(l.asked > 1 && laid_out->objective_ps > fits->objective_ps, "less room makes it slower: %lld ps, %lld ps",
+          (long long)laid_out->objective_ps, (long long)fits->objective_ps);
+    check(laid_out->bound_ps <= fits->objective_ps, "a bound of %lld ps, though in all the room there is a plan takes %lld ps",
+          (long long)laid_out->bound_ps, (long long)fits->objective_ps);
+    setup_free(&s);
+}
+
 static void test_normalised(void)
 {
     struct mpp_arena *arena = mpp_arena_new();
@@ -602,6 +637,7 @@ int main(int argc, char **argv)
     test_sequence_and_vocabulary();
     test_contradictions();
     test_no_room();
+    test_bound_in_all_room();
     test_host();
     test_joined_gradients();
     test_normalised();

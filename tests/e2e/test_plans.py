@@ -498,6 +498,31 @@ def test_stopped():
     h.check(p.returncode == 0 and json.loads(out).get("stopped") == "Ctrl-C", "Ctrl-C: the best plan so far, marked", out[-200:])
 
 
+def test_compilers():
+    """mpplan built by another compiler writes the same bytes: nothing hangs on the order in which arguments are worked out."""
+    other = "clang"
+    if not h.FULL:
+        return
+    if shutil.which(other) is None:
+        h.skip("clang is not installed")
+        return
+    folder = h.TMP / "clang"
+    h.must(h.run(["meson", "setup", folder, h.ROOT], env={"CC": other}))
+    h.must(h.run(["ninja", "-C", folder, "mpplan"], timeout_s=1200))
+    for args in (["gpt.xml", "--preset", "gpt2", "--gpus", "8"], ["bert.xml", "--preset", "base", "--gpus", "4"],
+                 ["gpt.xml", "--preset", "tiny", "--gpus", "4", "--fix", "pp=2,interleave=2"],
+                 ["gpt.xml", "--preset", "gpt3-175b", "--gpus", "3072", "--cluster", "dgx-a100"]):
+        trees = []
+        for program in (h.MPPLAN, folder / "mpplan"):
+            out = h.TMP / "compilers"
+            h.must(h.run([program, h.ROOT / "models" / args[0], *args[1:], "-o", out], timeout_s=600))
+            trees.append(h.tree(out))
+            shutil.rmtree(out)
+        differ = sorted(k for k in set(trees[0]) | set(trees[1]) if trees[0].get(k) != trees[1].get(k))
+        h.check(not differ, f"{' '.join(args)}: the same bytes from {other}", differ)
+        h.check(len(trees[0]["plan.json"]) < 1 << 20, f"{' '.join(args)}: plan.json is less than a megabyte", len(trees[0]["plan.json"]))
+
+
 def test_min_gpus():
     cluster = small_cluster("6MiB")
     args = [h.ROOT / GPT, "--preset", "tiny", "--cluster", cluster]
@@ -517,7 +542,7 @@ def test_min_gpus():
 TESTS = {"tensor parallel": test_tensor_parallel, "data parallel": test_data_parallel, "memory forces": test_memory_forces,
          "uneven": test_uneven, "small models": test_small_models,
          "micro-batches": test_micro_batches, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
-         "stages": test_stages, "interleaved": test_interleaved, "predict": test_predict, "one stage": test_one_stage_beside_pipelines, "min gpus": test_min_gpus, "stopped": test_stopped, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
+         "stages": test_stages, "interleaved": test_interleaved, "predict": test_predict, "one stage": test_one_stage_beside_pipelines, "min gpus": test_min_gpus, "stopped": test_stopped, "compilers": test_compilers, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
