@@ -265,6 +265,7 @@ static void send(struct mpp_rank *r, int transfer, const void *x)
     char *at = r->arena + t->offset + place * t->stride;
     cudaStream_t before = NULL;
     mpp_rank_moves(r);
+    mpp_cuda_leave_if_failed(r); /* a send waits for nobody, who would tell */
     if (ring->sent >= t->depth)
         MPP_CUDA_CHECK(r, cudaStreamWaitEvent(r->device->compute, ring->left[place], 0));
     mpp_copy(r, at, x, (size_t)mpp_transfer_bytes(r->program, t));
@@ -286,6 +287,7 @@ static void receive(struct mpp_rank *r, int transfer, void *x)
 {
     struct mpp_channels *all = channels_of(r);
     mpp_rank_moves(r);
+    mpp_cuda_leave_if_failed(r);
     for (int i = 0; i < all->n; i++) {
         struct channel *c = &all->channels[i];
         if (c->transfer != transfer || c->sends)
