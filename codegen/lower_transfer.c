@@ -15,6 +15,7 @@ static void add_ring(struct mpp_lowering *l, int k)
 
 static void append_send(struct mpp_lowering *l, int k, int buffer)
 {
+    assert(buffer >= 0);
     struct mpp_flat *f = mpp_lower_append(l, MPP_INSTR_SEND, l->transfers->line[k].phase, -1, -1, 1, 0);
     f->instr.in[0].buffer = buffer;
     f->instr.transfer = k;
@@ -24,6 +25,7 @@ static void append_send(struct mpp_lowering *l, int k, int buffer)
 
 static void append_receive(struct mpp_lowering *l, int k, int buffer)
 {
+    assert(buffer >= 0);
     struct mpp_flat *f = mpp_lower_append(l, MPP_INSTR_RECEIVE, l->transfers->line[k].phase, -1, -1, 0, 1);
     f->instr.out[0].buffer = buffer;
     f->instr.transfer = k;

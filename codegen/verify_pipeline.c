@@ -3,7 +3,6 @@
  * Each stage is a list of pieces of work, and a piece a list of messages: what it receives, then what it sends. Messages of
  * one transfer arrive in order, so that counting them is enough to know which is which. Who can go on does not depend on who
  * went first: if one order of running the stages comes to the end, all do. */
-#include <assert.h>
 #include <string.h>
 
 #include "codegen/program.h"

@@ -321,6 +321,18 @@ static bool search(struct mpp_pipe *q, struct queue *h)
     return true;
 }
 
+int64_t mpp_pipeline_time(const struct mpp_schedule *s, const struct mpp_pipeline_stage *stage, int n_stages)
+{
+    int64_t sum = 0, longest = 0, once = 0;
+    for (int i = 0; i < n_stages; i++) {
+        const struct mpp_pipeline_option *o = &stage[i].option;
+        sum = sum > INT64_MAX - o->t_ps ? INT64_MAX : sum + o->t_ps;
+        longest = o->t_ps > longest ? o->t_ps : longest;
+        once = o->once_ps > once ? o->once_ps : once;
+    }
+    return mpp_schedule_time_of(s, sum, longest, once);
+}
+
 enum mpp_status mpp_pipeline_solve(struct mpp_arena *arena, const struct mpp_pipeline_problem *problem,
                                    struct mpp_pipeline_answer *out)
 {

@@ -40,6 +40,9 @@ struct mpp_pipeline_stage {       /* of the answer */
     struct mpp_pipeline_option option;
 };
 
+/* mpp_schedule_time of N_STAGES with these options, whatever S says of stages; saturates. */
+int64_t mpp_pipeline_time(const struct mpp_schedule *s, const struct mpp_pipeline_stage *stage, int n_stages);
+
 struct mpp_pipeline_problem {
     int n_layers, n_devices;
     int n_sizes;

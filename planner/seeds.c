@@ -143,18 +143,6 @@ static struct mpp_pipeline_key key_of(const struct mpp_seeds *s, const struct mp
                                      mpp_schedule_held(schedule, stage)};
 }
 
-static int64_t time_of(const struct mpp_schedule *schedule, const struct mpp_pipeline_stage *stage)
-{
-    int64_t sum = 0, longest = 0, once = 0;
-    for (int i = 0; i < schedule->stages; i++) {
-        const struct mpp_pipeline_option *o = &stage[i].option;
-        sum = sum > INT64_MAX - o->t_ps ? INT64_MAX : sum + o->t_ps;
-        longest = o->t_ps > longest ? o->t_ps : longest;
-        once = o->once_ps > once ? o->once_ps : once;
-    }
-    return mpp_schedule_time_of(schedule, sum, longest, once);
-}
-
 /* The option of stage I of STAGE by STAGES; false: there is none. */
 static bool ask(const struct mpp_seeds *s, struct mpp_stages *stages, const struct mpp_schedule *schedule, int i, bool exact,
                 struct mpp_pipeline_stage *stage)
@@ -215,7 +203,7 @@ static void look(struct mpp_seeds *s, struct point *p, struct mpp_pipeline_stage
     struct mpp_stages *stages = stages_of(s, p->family, keep_all ? NONE : FULL);
     int64_t sum = 0, longest = 0;
     mpp_stages_set(stages, &p->schedule, true, INT64_MAX, 0);
-    p->bound_ps = ask_all(s, stages, &p->schedule, false, stage) ? time_of(&p->schedule, stage) : INT64_MAX;
+    p->bound_ps = ask_all(s, stages, &p->schedule, false, stage) ? mpp_pipeline_time(&p->schedule, stage, p->schedule.stages) : INT64_MAX;
     for (int i = 0; i < p->schedule.stages && p->bound_ps < INT64_MAX; i++) {
         sum += stage[i].option.t_ps;
         longest = stage[i].option.t_ps > longest ? stage[i].option.t_ps : longest;
@@ -234,7 +222,7 @@ static void price(struct mpp_seeds *s, const struct point *p, int budget, struct
     bool ok = ask_all(s, stages, &p->schedule, true, stage);
     mpp_stages_solved(stages, &after);
     s->budget -= (int)(after - before);
-    int64_t time = ok ? time_of(&p->schedule, stage) : INT64_MAX;
+    int64_t time = ok ? mpp_pipeline_time(&p->schedule, stage, p->schedule.stages) : INT64_MAX;
     if (time >= upper)
         return;
     *out = (struct mpp_seed){stages, p->schedule, {.n_stages = p->schedule.stages, .time_ps = time}};

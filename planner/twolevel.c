@@ -594,14 +594,7 @@ static struct mpp_search_result as_failed(const struct twolevel *w, const struct
 /* Of a step of the best plan, whose stages may have changed. */
 static int64_t time_of(const struct twolevel *w)
 {
-    int64_t sum = 0, longest = 0, once = 0;
-    for (int i = 0; i < w->best.n_stages; i++) {
-        const struct mpp_pipeline_option *o = &w->best.stage[i].option;
-        sum += o->t_ps;
-        longest = o->t_ps > longest ? o->t_ps : longest;
-        once = o->once_ps > once ? o->once_ps : once;
-    }
-    return mpp_schedule_time_of(&w->best_round.schedule, sum, longest, once);
+    return mpp_pipeline_time(&w->best_round.schedule, w->best.stage, w->best.n_stages);
 }
 
 static enum mpp_status make_plan(struct twolevel *w, struct mpp_plan **out)

@@ -99,7 +99,7 @@ static int64_t least_of(const struct program *x, int64_t t, int64_t once)
 }
 
 /* The front of X within CAPACITY has the least under any weights that a plan may have. */
-static void check_front(struct setup *s, struct program *x, int64_t capacity, int *n_several, int64_t *out_peak)
+static void check_front(struct setup *s, struct program *x, int64_t capacity, int *n_several, int *n_compared, int64_t *out_peak)
 {
     struct mpp_front f;
     x->fold.solver.capacity_bytes = capacity;
@@ -122,6 +122,7 @@ static void check_front(struct setup *s, struct program *x, int64_t capacity, in
             least = v < least ? v : least;
         }
         int64_t solved = least_of(x, wt, once);
+        *n_compared += !f.given_up && solved >= 0;
         check(f.given_up || solved < 0 || solved == least, "weights %lld and %lld: %lld by the front, %lld by the solver",
               (long long)wt, (long long)once, (long long)least, (long long)solved);
     }
@@ -156,7 +157,7 @@ static void check_programs(const char *model, const char *preset, const char *de
 {
     struct setup s = setup_unfused(model, preset, defines, cluster, 8);
     struct mpp_layering *l;
-    int several = 0, done = 0;
+    int several = 0, compared = 0, done = 0;
     must(mpp_layering_make(s.arena, s.diag, s.g, 0, &l), model);
     for (int i = 0; i < n; i++) {
         struct program x;
@@ -164,16 +165,17 @@ static void check_programs(const char *model, const char *preset, const char *de
         int64_t peak, ignored;
         if (!random_program(&s, l, &x))
             continue;
-        check_front(&s, &x, INT64_MAX, &several, &peak);
+        check_front(&s, &x, INT64_MAX, &several, &compared, &peak);
         if (below(3) == 0)
-            check_front(&s, &x, peak / 10 * (6 + below(4)), &several, &ignored);
+            check_front(&s, &x, peak / 10 * (6 + below(4)), &several, &compared, &ignored);
         x.fold.solver.capacity_bytes = INT64_MAX;
         mpp_front_find(s.arena, &x.fold, x.micro_batches, 1, INT64_MAX, NULL, &f);
         for (int k = 0; k < f.n; k++)
             check_times(&s, l, &x, f.point[k].choice);
         done++;
     }
-    check(done > n / 2 && several > 0, "%s: %d programs, %d with something to trade", model, done, several);
+    check(done > n / 2 && several > 0 && compared > 2 * done, "%s: %d programs, %d with something to trade, %d comparisons", model, done,
+          several, compared);
     setup_free(&s);
 }
 

@@ -1,5 +1,4 @@
 /* trainer.c - the loop. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
