@@ -121,7 +121,7 @@ def main():
         folder, cluster = Path(folder), args.cluster
         if not cluster:
             cluster = folder / "here.xml"
-            print(run([MPPLAN, "--calibrate", cluster, "--time-limit", 30]).stdout, end="")
+            print(run([MPPLAN, "--calibrate", cluster, "--seconds", 30]).stdout, end="")
         for name, part in (("bubble", bubble), ("pick", pick)):
             if not args.what or name in args.what:
                 part(folder, cluster, args)
