@@ -182,7 +182,7 @@ class Plan:
 
     def build(self, *make_args):
         if not (self.dir / "trainer").exists() or make_args:
-            for source in (self.dir / "runtime").rglob("*.[ch]"):
+            for source in (self.dir / "runtime").rglob("*"):
                 os.utime(source, (0, 0))  # older than what is shared, whose name tells the content
             must(run(["make", "-s", "-j2", "-C", self.dir, f"RUNTIME_BUILD={shared_runtime(make_args)}", *make_args], 600))
         return self
@@ -301,7 +301,7 @@ class Plan:
 
 def shared_runtime(make_args=()):
     """Where trainers keep the compiled runtime: one folder per set of flags, outside TMP so that suites share it."""
-    text = "".join(p.name + p.read_text() for p in sorted((ROOT / "runtime").rglob("*.[ch]"))) + " ".join(make_args)
+    text = "".join(p.name + p.read_text() for p in sorted((ROOT / "runtime").rglob("*")) if p.is_file()) + " ".join(make_args)
     base = Path(os.environ.get("MPP_BUILD", ROOT / "build"))
     folder = base / "trainer-runtime" / hashlib.sha256(text.encode()).hexdigest()[:12]
     folder.mkdir(parents=True, exist_ok=True)
