@@ -223,6 +223,19 @@ fail:
     return st;
 }
 
+/* Before anything is planned; nothing is made or emptied. */
+static enum mpp_status check_stats(struct mpp_arena *arena, struct mpp_diag *diag, const char *path)
+{
+    struct stat st;
+    char *folder = mpp_arena_strdup(arena, path), *slash = strrchr(folder, '/');
+    if (slash)
+        *(slash == folder ? slash + 1 : slash) = '\0';
+    if (stat(path, &st) != 0)
+        return errno != ENOENT || access(slash ? folder : ".", W_OK | X_OK) != 0 ? cannot_write(diag, path) : MPP_OK;
+    errno = EISDIR;
+    return S_ISDIR(st.st_mode) || access(path, W_OK) != 0 ? cannot_write(diag, path) : MPP_OK;
+}
+
 static enum mpp_status write_stats(struct mpp_arena *arena, struct mpp_diag *diag, const char *path,
                                    const struct stats *s, const struct mpp_graph *g, const struct mpp_fitted *fitted)
 {
@@ -402,6 +415,8 @@ static enum mpp_status run(struct job *job)
         MPP_TRY(make_folders(arena, diag, o->dump_ilp));
     if (o->export_iopddl)
         MPP_TRY(make_folders(arena, diag, o->export_iopddl));
+    if (o->stats && strcmp(o->stats, "-") != 0)
+        MPP_TRY(check_stats(arena, diag, o->stats));
     job->phase = "looking at the output directory";
     hold_signals(true);
     enum mpp_status st = o->out ? mpp_outdir_check(arena, diag, o->out) : MPP_OK;

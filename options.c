@@ -82,6 +82,9 @@ static void take_option(struct mpp_arena *arena, struct mpp_diag *diag, struct m
         *(bool *)field = true;
         break;
     case TEXT:
+        if (!*value && option->o.complete && (!strcmp(option->o.complete, "file") || !strcmp(option->o.complete, "dir")))
+            mpp_diag_error(diag, nowhere, "%s \"\": the name is empty; give a %s", option->o.name,
+                           strcmp(option->o.complete, "dir") ? "file" : "directory");
         *(const char **)field = value;
         break;
     case COUNT:
@@ -245,6 +248,8 @@ enum mpp_status mpp_options_parse(struct mpp_arena *arena, struct mpp_diag *diag
         if (name[0] != '-') {
             if (o->model)
                 mpp_diag_error(diag, nowhere, "two model files: %s and %s", o->model, argv[i]);
+            else if (!name[0])
+                mpp_diag_error(diag, nowhere, "\"\": the model file's name is empty");
             o->model = argv[i];
             continue;
         }

@@ -67,6 +67,20 @@ static int is_size(const char *name)
     return len >= 5 && strcmp(name + len - 5, "bytes") == 0;
 }
 
+static bool ends_with(const char *name, const char *end)
+{
+    size_t n = strlen(name), k = strlen(end);
+    return n >= k && strcmp(name + n - k, end) == 0;
+}
+
+/* Times of a plan are whole picoseconds in 64 bits: what no device or link is like would overflow them. */
+static const char *out_of_range(const char *name, double value)
+{
+    if (ends_with(name, "_per_s"))
+        return value > 0 && value < 1e6 ? "must be at least 1e6 per second" : NULL;
+    return ends_with(name, "_s") && value > 1 ? "must be at most 1 second" : NULL;
+}
+
 /* A harmless value where the attribute is absent or wrong. */
 static double absent(struct mpp_diag *diag, const struct mpp_xml *node, const char *name, double fallback)
 {
@@ -104,6 +118,8 @@ double mpp_fields_number(struct mpp_diag *diag, const struct mpp_xml *node, cons
         want = "must be above zero";
     else if (kind == MPP_NUMBER_FRACTION && (value < 1e-30 || value > 1))
         want = "must be above 0 and at most 1";
+    if (!want)
+        want = out_of_range(name, value);
     if (!want)
         return value;
     mpp_diag_error(diag, node->loc, "<%s %s=\"%s\"> %s", node->name, name, text, want);

@@ -72,6 +72,9 @@ struct twolevel {
     bool stopped;
 };
 
+#define PS_PER_DAY ((int64_t)86400 * 1000000000000)
+enum { MOST_DAYS = 5 };           /* of a step: sums of times in picoseconds do not overflow much later */
+
 /* ---- what is searched ---- */
 
 /* Picoseconds of forward and backward of one of K micro-batches, with every kernel whole on one device. */
@@ -833,6 +836,12 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
         return MPP_INFEASIBLE;
     }
     struct mpp_search_result failed = as_failed(w, nearest(w));
+    int64_t days = whole_work(w, w->whole, 1) / cluster->n_devices / PS_PER_DAY;
+    if (failed.least_bytes == 0 && days >= MOST_DAYS) {
+        mpp_diag_error(diag, (struct mpp_loc){0}, "a step takes more than %" PRId64 " days on %d x %s, which is not planned; give more --gpus, "
+                       "a smaller --batch or a faster --cluster", days, cluster->n_devices, cluster->device.name);
+        return MPP_INVALID;
+    }
     if (failed.least_bytes == 0) {
         mpp_diag_error(diag, (struct mpp_loc){0}, "no plan does what --fix asks: no mesh of the pinned sizes runs all ops");
         return MPP_INVALID;

@@ -34,6 +34,9 @@ def test_models():
         h.check(q.returncode == 0, f"gpt tiny on {n}, from its plan", q.stderr[-2000:])
     p = h.mpplan(*h.arguments("models/gpt.xml", preset="tiny", gpus=2, cluster=small_cluster("1MiB")))
     h.check(p.returncode == 2, "a model that does not fit", p.stderr[-2000:])
+    for fewest in (["gpt2-xl", "--cluster", "p3.16xlarge"], ["gpt2-medium", "--cluster", "dgx1-v100"]): # programs of many hubs
+        p = h.mpplan(h.ROOT / "models" / "gpt.xml", "--preset", *fewest, "--min-gpus", "--predict", timeout_s=900, env=ENV)
+        h.check(p.returncode == 0, f"the fewest devices for {fewest[0]}", p.stderr[-2000:])
     h.check(h.mpplan("--print-schema").returncode == 0 and h.mpplan("--help").returncode == 0, "--print-schema, --help")
 
 
