@@ -46,8 +46,10 @@ static void proof(const struct report *r)
     bool several = r->plan->n_stages > 1 || r->plan->n_others > 0;
     if (r->plan->objective_ps <= 0 || r->plan->bound_ps <= 0)
         return;
+    /* The gap is a part of this plan's time, how much slower it is a part of the fastest one's. */
+    double slower = 100 * ((double)r->plan->objective_ps / (double)r->plan->bound_ps - 1);
     const char *claim = gap <= 0 ? "proven the fastest" : mpp_arena_printf(r->arena, "proven at most %s %% slower than the fastest",
-                                                           mpp_report_percent(r->arena, gap));
+                                                           mpp_report_percent(r->arena, slower));
     mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "%s by this cost model among all %s searched%s (gap %s %%)",
                                      claim, several ? "plans" : "meshes and micro-batch counts", pins, gap <= 0 ? "0" : mpp_report_percent(r->arena, gap)), true);
     if (r->plan->stopped)

@@ -1,5 +1,6 @@
 /* report_stages.c - of the report: the table of stages, where those in a row that are alike are one line, and what else
  * was close. */
+#include <math.h>
 #include <string.h>
 
 #include "codegen/report_internal.h"
@@ -195,7 +196,7 @@ void mpp_report_others(const struct report *r)
     for (int i = 0; i < p->n_others && i < MAX_OTHERS && p->objective_ps > 0; i++) {
         const struct mpp_runner_up *o = &p->others[i];
         double more = 100.0 * (double)(o->time_ps - p->objective_ps) / (double)p->objective_ps;
-        fprintf(r->out, "  %6s %%  ", mpp_arena_printf(r->arena, "%+.1f", more));
+        fprintf(r->out, "  %6s %%  ", fabs(more) < 0.05 ? "0.0" : mpp_arena_printf(r->arena, "%+.1f", more)); /* no -0.0 */
         mpp_report_paragraph(r, 12, mpp_arena_printf(r->arena, "%s%s%s", o->what, o->why ? ": " : "", o->why ? o->why : ""), false);
     }
 }

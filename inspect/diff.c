@@ -13,7 +13,7 @@
 #include "inspect/screen.h"
 #include "inspect/words.h"
 
-enum { MOST_REASONS = 4, MOST_DECISIONS = 12, MOST_COMMS = 12 };
+enum { MOST_REASONS = 4, MOST_DECISIONS = 12, MOST_COMMS = 12, LEAST_SHOWN_PS = 1000 };
 
 /* A kind of work in both plans. */
 struct pair {
@@ -188,7 +188,7 @@ static void print_head(const struct diff *d, const struct mpp_screen *s)
     int n = reasons_of(d, reason);
     const struct mpp_plandir *plan[] = {&d->a, &d->b};
     for (int i = 0; i < 2; i++)
-        mpp_screen_paragraph(s, 0, MPP_PLAIN, mpp_arena_printf(d->arena, "%s  %s  %s", i ? "B" : "A", plan[i]->dir, plan_words(d->arena, plan[i])));
+        mpp_screen_paragraph(s, 0, MPP_PLAIN, mpp_arena_printf(d->arena, "%s  %s:  %s", i ? "B" : "A", plan[i]->dir, plan_words(d->arena, plan[i])));
     fputc('\n', s->out);
     mpp_screen_paragraph(s, 2, MPP_BOLD, verdict(d));
     for (int i = 0; i < n; i++)
@@ -211,8 +211,9 @@ static void print_where(const struct diff *d, const struct mpp_screen *s)
     int n = sums_of(d, sum);
     struct mpp_table t = mpp_table_begin(s, 4, (const char *[]){"-where a step goes", "A", "B", "B - A"});
     for (int i = 0; i < n; i++)
-        mpp_table_row(&t, MPP_PLAIN, (const char *[]){sum[i].what, mpp_words_time(arena, sum[i].a_ps), mpp_words_time(arena, sum[i].b_ps),
-                                                      mpp_words_signed_time(arena, sum[i].b_ps - sum[i].a_ps)});
+        if (sum[i].a_ps >= LEAST_SHOWN_PS || sum[i].b_ps >= LEAST_SHOWN_PS)
+            mpp_table_row(&t, MPP_PLAIN, (const char *[]){sum[i].what, mpp_words_time(arena, sum[i].a_ps), mpp_words_time(arena, sum[i].b_ps),
+                                                          mpp_words_signed_time(arena, sum[i].b_ps - sum[i].a_ps)});
     mpp_table_sum(&t, (const char *[]){"a step", mpp_words_time(arena, d->x.step_ps), mpp_words_time(arena, d->y.step_ps),
                                        mpp_words_signed_time(arena, d->y.step_ps - d->x.step_ps)});
     fputc('\n', s->out);

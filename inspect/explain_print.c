@@ -36,7 +36,7 @@ static void print_head(const struct mpp_explain *e, const struct mpp_screen *s)
     if (e->subject.kind == MPP_SUBJECT_THING)
         mpp_screen_paragraph(s, 2, MPP_PLAIN, mpp_arena_printf(e->arena, "chosen: %s", e->option[0].words));
     if (e->same)
-        mpp_screen_paragraph(s, 2, MPP_PLAIN, mpp_arena_printf(e->arena, "chosen: what these come to: %s", e->same));
+        mpp_screen_paragraph(s, 2, MPP_PLAIN, mpp_arena_printf(e->arena, "chosen: as planned, which is what these come to: %s", e->same));
     fputc('\n', s->out);
 }
 
@@ -88,7 +88,7 @@ static void print_reasons(const struct mpp_explain *e, const struct mpp_screen *
                              "and the words under it");
     else
         mpp_screen_paragraph(s, 2, MPP_PLAIN, mpp_arena_printf(e->arena, "steps are of plans with stages,%s and micro-batches as here and the rest "
-                             "optimised again; to get one: --fix '%s,...' with the words under it for the dots", e->held.mesh.n_axes ? " meshes" : "", e->held_pins));
+                             "optimised again; to get one: --fix '%s,...' with the words under an alternative in the place of the dots", e->held.mesh.n_axes ? " meshes" : "", e->held_pins));
 }
 
 static void print_layer(const struct mpp_explain *e, const struct mpp_screen *s)

@@ -124,11 +124,12 @@ function put(at, ...children) {
 
 /* ROWS of cells under HEADS, [title, class]; a cell is a text or an element. */
 function table(caption, heads, rows, attributes) {
-  return el("div", {class: "scroll"}, el("table", attributes,
+  const narrow = heads.some(([, cls]) => cls === "why") ? " cards" : ""; /* on narrow screens a row is a few lines */
+  return el("div", {class: `scroll${narrow}`}, el("table", attributes,
     el("caption", {}, caption),
     el("thead", {}, el("tr", {}, heads.map(([title, cls]) => el("th", {scope: "col", class: cls}, title)))),
     el("tbody", {}, rows.map(cells => el("tr", {}, cells.map((c, i) => el(i ? "td" : "th",
-      {class: heads[i][1], scope: i ? null : "row"}, c)))))));
+      {class: heads[i][1], scope: i ? null : "row", "data-label": heads[i][0]}, c)))))));
 }
 
 function legend(items) {

@@ -1,5 +1,10 @@
 /* summary.js - the head of the page, what else was possible, and what the predictions rest on. */
 
+/* The gap is a part of this plan's time, how much slower it is a part of the fastest one's. */
+function slowerAtMost() {
+  return `${three(Math.ceil(1e4 * (plan.plan.objective_ps / plan.plan.bound_ps - 1)) / 100)} %`;
+}
+
 function claim() {
   const p = plan.plan, several = plan.stages.length > 1 || p.others.length > 0;
   const among = `all ${several ? "plans" : "meshes and micro-batch counts"} searched${p.pinned ? `, ${p.pinned}` : ""}`;
@@ -7,7 +12,7 @@ function claim() {
     return "No bound is known: this plan was not searched for.";
   if (p.gap <= 0)
     return `Proven the fastest by this cost model among ${among}.`;
-  return `Proven at most ${three(Math.ceil(1e4 * p.gap) / 100)} % slower than the fastest by this cost model among ${among}.`;
+  return `Proven at most ${slowerAtMost()} slower than the fastest by this cost model among ${among}.`;
 }
 
 function drawSummary(at) {
@@ -31,7 +36,7 @@ function drawSummary(at) {
       figure("memory", bytes(full.memory.arena_bytes), "memory of a device", [
         `${percent(full.memory.arena_bytes / plan.device.usable_bytes)} of the ${bytes(plan.device.usable_bytes)} usable`,
         plan.stages.length > 1 ? `; the fullest, stage ${p.fullest}` : ""].join("")),
-      figure("gap", p.gap <= 0 ? "optimal" : `≤ ${three(Math.ceil(1e4 * p.gap) / 100)} %`, "off the best",
+      figure("gap", p.gap <= 0 ? "optimal" : p.bound_ps > 0 ? `≤ ${slowerAtMost()}` : "?", "slower than the best",
         p.bound_ps > 0 ? `no plan searched is under ${time(p.bound_ps)}` : "no bound")),
     el("p", {id: "claim"}, claim()),
     el("p", {}, plan.stages.length > 1
@@ -48,6 +53,12 @@ function drawSummary(at) {
     at.querySelector(".uses").append(el("li", {}, "Nothing is split: there is one device."));
 }
 
+/* "+1.3 %"; what rounds to nothing has no sign. */
+function slowerBy(ps) {
+  const more = (100 * (ps / STEP_PS - 1)).toFixed(1);
+  return +more === 0 ? "0.0 %" : `${more > 0 ? "+" : ""}${more} %`;
+}
+
 function drawOthers(at) {
   const p = plan.plan;
   if (!p.others.length) {
@@ -60,7 +71,7 @@ function drawOthers(at) {
     svg("rect", {class: "loss", x: 100 * STEP_PS / most, width: Math.max(0, 100 * (ps - STEP_PS) / most), height: 10}));
   put(at, table("Runners-up, the best first: how much longer a step takes, and what it loses by", [
     ["slower", "number"], ["a step", "number"], ["", "bars"], ["plan", "why"], ["why", "why"]],
-  p.others.map(o => [`${o.time_ps >= STEP_PS ? "+" : ""}${(100 * (o.time_ps / STEP_PS - 1)).toFixed(1)} %`, time(o.time_ps),
+  p.others.map(o => [slowerBy(o.time_ps), time(o.time_ps),
     bar(o.time_ps),
     o.what, o.why || "nothing sticks out"]), {id: "others-table"}));
 }

@@ -215,6 +215,7 @@ def diff_words():
     text = good("--diff", made["tp8"], made["dp8"], env={"COLUMNS": "110"})
     h.check(re.search(r"B is [\d.]+ times as fast", text) and "collectives of a step" in text and "memory of the fullest" in text, "in words", text)
     h.check(max(map(len, text.splitlines()[3:])) <= 110, "no wider than the screen")
+    h.check(not re.search(r"0\.\d+ ns", text), "what takes next to nothing has no row", text)
     refused("one directory", "two plan directories", "--diff", made["tp8"])
     p = mpplan("--diff", made["tp8"], h.TMP)
     h.check(p.returncode == 2 and "graph.ir" in p.stderr, "no plan directory", p.stderr)

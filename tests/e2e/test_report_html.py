@@ -68,6 +68,14 @@ def run_events(runs):
                 yield what, chunk, mb + k * micro, begin + k * period, length
 
 
+def check_claim(name, plan, text):
+    """How much slower the plan is at most, as TEXT has it: a part of the fastest one's time, rounded up to three digits."""
+    said = re.search(r"[Pp]roven (?:the fastest|at most ([\d.]+) % slower)", " ".join(text.split()))
+    slower = 100 * (plan["objective_ps"] / plan["bound_ps"] - 1) if plan["bound_ps"] > 0 else None
+    h.check(bool(said) == (slower is not None) and (not said or abs(float(said[1] or 0) - slower) <= 0.01 + 0.005 * slower),
+            f"{name}: how much slower at most", f"{said and said[0]}, {slower}")
+
+
 def check_data(name, folder):
     """The page's figures against plan.json, and what must hold among them."""
     page, plan = Page(folder / "report.html"), json.loads((folder / "plan.json").read_text())
@@ -78,6 +86,7 @@ def check_data(name, folder):
     for key in ("objective_ps", "bound_ps", "simulated_ps"):
         h.check(p[key] == plan[key], f"{name}: {key}", f"{p[key]} {plan[key]}")
     h.check(abs(p["gap"] - plan["gap"]) <= 1e-11 * plan["gap"], f"{name}: gap", f"{p['gap']} {plan['gap']}")
+    check_claim(f"{name}, report.txt", plan, (folder / "report.txt").read_text())
     same = {k: v for k, v in p["predicted"].items() if abs(v - plan["predicted"][k]) > 1e-11 * abs(v)}
     h.check(not same, f"{name}: predicted", same)
     h.check([(o["what"], o["time_ps"]) for o in p["others"]] == [(o["what"], o["time_ps"]) for o in plan["runners_up"]], f"{name}: runners-up")
@@ -193,7 +202,8 @@ def test_own_cluster():
     h.check((folder / "report.html").read_text() == before, "and writes the same with it")
 
 
-OTHERS = [{"what": "pp 2, 2 x (data 1), 8 micro-batches", "why": "bubble 12 % instead of 4 %", "time_ps": 1.25}, {"what": "data 2 </td>", "why": "", "time_ps": 1.5}]
+OTHERS = [{"what": "pp 2, 2 x (data 1), 8 micro-batches", "why": "bubble 12 % instead of 4 %", "time_ps": 1.25}, {"what": "data 2 </td>", "why": "", "time_ps": 1.5},
+          {"what": "as fast but for rounding", "why": "", "time_ps": 0.9999}]
 
 
 def test_others(tiny):
@@ -205,6 +215,8 @@ def test_others(tiny):
     (folder / "plan.json").write_text(json.dumps(plan))
     h.must(h.run([h.MPPLAN, "--report", folder]))
     page = Page(folder / "report.html")
+    text = (folder / "report.txt").read_text()
+    h.check(all(f"{more} %  {o['what']}" in text for more, o in zip(("+25.0", "+50.0", " 0.0"), OTHERS)), "runners-up are in the text", text)
     h.check([o["time_ps"] for o in page.data["plan"]["others"]] == [o["time_ps"] for o in plan["runners_up"]], "runners-up are in the page")
     return folder
 
@@ -331,6 +343,7 @@ def check_numbers(page, plan):
     """What the page says in figures, as plan.json has it."""
     for key, text in (("objective", plan["objective_ps"]), ("bound", plan["bound_ps"]), ("simulated", plan["simulated_ps"])):
         page.check(page.text(f"#{key}") == f"{text:,} ps", f"{key} is shown", page.text(f"#{key}"))
+    check_claim(page.name, plan, page.text("#claim"))
     shown = page.text("#figure-step")
     value, unit = shown.split()
     scale = {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit]
@@ -429,6 +442,8 @@ def check_access(page):
         || e.getAttribute('aria-labelledby') || e.textContent.trim() || document.querySelector(`label[for="${e.id}"]`) || e.closest('label'))).map(e => e.outerHTML.slice(0, 80))""")
     page.check(not nameless, "everything has a name", nameless[:3])
     page.check(page.js("return document.querySelectorAll('h1').length") == 1 and page.js("return document.documentElement.lang") == "en", "one heading, a language")
+    page.check(page.js("return [...document.querySelectorAll('.cards')].every(e => e.clientWidth >= 860 || e.scrollWidth <= e.clientWidth)"),
+               "tables with reasons are no wider than a narrow screen")
     page.check(page.js("return [...document.querySelectorAll('table')].every(t => t.caption && t.tHead && [...t.tHead.rows[0].cells].every(c => c.scope === 'col'))"),
                "tables have captions and heads")
 
@@ -488,7 +503,7 @@ def main():
             def compared():
                 shown = Shown(driver, "others", others[0])
                 rows = shown.js("return [...document.querySelectorAll('#others-table tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
-                shown.check([r[0] for r in rows] == ["+25.0 %", "+50.0 %"] and [r[3] for r in rows] == [o["what"] for o in OTHERS], "each runner-up", rows)
+                shown.check([r[0] for r in rows] == ["+25.0 %", "+50.0 %", "0.0 %"] and [r[3] for r in rows] == [o["what"] for o in OTHERS], "each runner-up", rows)
                 shown.shot("others")
                 shown.quiet()
             h.guarded("runners-up in a browser", compared)
