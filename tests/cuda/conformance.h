@@ -10,6 +10,10 @@ struct mpp_rank *mpp_test_device(struct mpp_rank *r);
 /* The same, waited for: r->skipped is what the device has. */
 void mpp_test_settle(struct mpp_rank *r);
 
+/* Tests of rows bring an all-reduce of their own (kernels_testing.h). */
+#ifdef MPP_CONFORMANCE_COLLECTIVES
+#define mpp_all_reduce(r, ...) (mpp_all_reduce)(mpp_test_device(r), __VA_ARGS__)
+#endif
 #define mpp_send(r, ...) (mpp_send)(mpp_test_device(r), __VA_ARGS__)
 #define mpp_receive(r, ...) (mpp_receive)(mpp_test_device(r), __VA_ARGS__)
 #define mpp_sum_over_stages(r, ...) (mpp_sum_over_stages)(mpp_test_device(r), __VA_ARGS__)
