@@ -175,12 +175,6 @@ static enum mpp_status find_minimum(const struct search_for *s, struct mpp_diag 
     return MPP_OK;
 }
 
-static enum mpp_status cannot_write(struct mpp_diag *diag, const char *path)
-{
-    mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
-    return MPP_IO;
-}
-
 typedef enum mpp_status report_fn(struct mpp_diag *, const struct mpp_graph *, const struct mpp_cluster *, const struct mpp_plan *,
                                   const struct mpp_lprog *, FILE *);
 
@@ -189,13 +183,10 @@ static enum mpp_status write_report(struct mpp_arena *arena, struct mpp_diag *di
                                     const struct mpp_lprog *prog, report_fn *report, const char *path)
 {
     struct mpp_outfile *f = mpp_outfile_create(arena, path);
-    if (!f) {
-        enum mpp_status st = mpp_outdir_status(errno);
-        (void)!cannot_write(diag, path);
-        return st;
-    }
+    if (!f)
+        return mpp_outdir_cannot_create(diag, path);
     MPP_TRY(report(diag, g, cluster, plan, prog, mpp_outfile_stream(f)));
-    return mpp_outfile_close(f) ? MPP_OK : cannot_write(diag, path);
+    return mpp_outfile_close(f) ? MPP_OK : mpp_outdir_cannot_write(diag, path);
 }
 
 static const struct mpp_lprog *only_prog(const struct mpp_fitted *f)
@@ -242,7 +233,7 @@ static enum mpp_status write_stats(struct mpp_arena *arena, struct mpp_diag *dia
     const struct mpp_plan *plan = fitted->plan;
     struct mpp_outfile *file = strcmp(path, "-") ? mpp_outfile_create(arena, path) : NULL;
     if (!file && strcmp(path, "-"))
-        return cannot_write(diag, path);
+        return mpp_outdir_cannot_create(diag, path);
     FILE *f = file ? mpp_outfile_stream(file) : stderr;
     int groups = 0;
     for (int i = 0; i < plan->n_stages; i++)
@@ -251,7 +242,7 @@ static enum mpp_status write_stats(struct mpp_arena *arena, struct mpp_diag *dia
                "\"solver_nodes\": %d, \"solver_nodes_reduced\": %d, \"glpk_rows\": %d, \"glpk_cols\": %d, \"gap\": %.9g}\n",
             s->read_s, fitted->plan_s, fitted->lower_s, s->emit_s, g->n_ops, groups, plan->solver.nodes_full,
             plan->solver.nodes_reduced, plan->solver.glpk_rows, plan->solver.glpk_cols, plan->gap);
-    return file && !mpp_outfile_close(file) ? cannot_write(diag, path) : MPP_OK;
+    return file && !mpp_outfile_close(file) ? mpp_outdir_cannot_write(diag, path) : MPP_OK;
 }
 
 static void print_schema(struct mpp_arena *arena)
@@ -274,8 +265,9 @@ static enum mpp_status make_folders(struct mpp_arena *arena, struct mpp_diag *di
             continue;
         *c = '\0';
         if (mkdir(part, 0777) != 0 && errno != EEXIST) {
+            enum mpp_status st = mpp_outdir_status(errno);
             mpp_diag_error(diag, (struct mpp_loc){*path ? path : "the directory to write to", 0}, "cannot make the directory: %s", strerror(errno));
-            return MPP_IO;
+            return st;
         }
         *c = end;
         if (end == '\0')
@@ -450,9 +442,9 @@ static enum mpp_status report(struct job *job)
         MPP_TRY(mpp_profile_read(arena, diag, o->profile, &d, &profile));
     job->phase = "writing the report";
     hold_signals(true);
-    enum mpp_status st = mpp_rereport(arena, diag, &d, profile);
-    if (st == MPP_OK && o->recalibrate)
-        st = mpp_recalibrate(arena, diag, profile, o->recalibrate, stderr);
+    enum mpp_status st = o->recalibrate ? mpp_recalibrate(arena, diag, profile, o->recalibrate, stderr) : MPP_OK;
+    if (st == MPP_OK)
+        st = mpp_rereport(arena, diag, &d, profile);
     hold_signals(false);
     MPP_TRY(st);
     MPP_TRY(mpp_report_write(diag, d.graph, d.cluster, d.fitted.plan, mpp_plandir_program(&d), stdout));
@@ -552,7 +544,7 @@ static int work(struct job *job, int argc, char **argv)
            : o->explain || o->n_sweeps ? answer(job)
            : run(job);
     if ((fflush(stdout) != 0 || ferror(stdout)) && st == MPP_OK)
-        st = cannot_write(job->diag, "standard output");
+        st = mpp_outdir_cannot_write(job->diag, "standard output");
     return st == MPP_OK ? 0 : st == MPP_IO ? 1 : st == MPP_LIMIT && interrupted == MPP_INTERRUPT_USER ? 128 + (ended_by ? ended_by : SIGINT) : 2;
 }
 

@@ -240,12 +240,6 @@ static void print_cluster(FILE *f, const struct mpp_calibrate_result *r, const c
             r->base_s, r->step_s, source);
 }
 
-static enum mpp_status cannot_write(struct mpp_diag *diag, const char *path)
-{
-    mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
-    return MPP_IO;
-}
-
 /* What was measured in F, which becomes PATH. */
 static enum mpp_status write_figures(struct calibration *c, struct mpp_outfile *f, const char *from, const char *path,
                                      struct mpp_calibrate_result *r, int cores, FILE *notes)
@@ -256,7 +250,7 @@ static enum mpp_status write_figures(struct calibration *c, struct mpp_outfile *
     r->device.mem_bytes = (page > 0 && pages > 0 ? pages * page : (int64_t)4 << 30) / cores;
     print_cluster(mpp_outfile_stream(f), r, source, cores);
     if (!mpp_outfile_close(f) || rename(from, path) != 0) {
-        enum mpp_status st = cannot_write(c->diag, path);
+        enum mpp_status st = mpp_outdir_cannot_create(c->diag, path);
         (void)unlink(from);
         return st;
     }
@@ -288,7 +282,7 @@ enum mpp_status mpp_calibrate(struct mpp_arena *arena, struct mpp_diag *diag, co
     enum mpp_status st = MPP_OK;
     struct mpp_outfile *f = mpp_outfile_create(c.arena, from); /* before minutes of measuring */
     if (!f)
-        st = cannot_write(diag, path);
+        st = mpp_outdir_cannot_create(diag, path);
     if (st == MPP_OK)
         st = make_dir(&c);
     if (st == MPP_OK)

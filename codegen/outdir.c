@@ -78,6 +78,19 @@ enum mpp_status mpp_outdir_status(int why)
     return MPP_IO;
 }
 
+enum mpp_status mpp_outdir_cannot_write(struct mpp_diag *diag, const char *path)
+{
+    mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno ? errno : EIO));
+    return MPP_IO;
+}
+
+enum mpp_status mpp_outdir_cannot_create(struct mpp_diag *diag, const char *path)
+{
+    enum mpp_status st = mpp_outdir_status(errno);
+    (void)!mpp_outdir_cannot_write(diag, path);
+    return st;
+}
+
 /* Report errno. */
 static enum mpp_status failed(struct mpp_arena *arena, struct mpp_diag *diag, const char *dir, int why)
 {

@@ -42,6 +42,12 @@ void mpp_outdir_abandon(struct mpp_outdir *o);
 /* What it is that a file or folder cannot be written for the errno WHY: MPP_INVALID where another name would cure it, MPP_IO. */
 enum mpp_status mpp_outdir_status(int why);
 
+/* Report that PATH cannot be created for errno. */
+enum mpp_status mpp_outdir_cannot_create(struct mpp_diag *diag, const char *path) MPP_CHECKED;
+
+/* Report that PATH, which was created, cannot be written for errno: a full disk. MPP_IO. */
+enum mpp_status mpp_outdir_cannot_write(struct mpp_diag *diag, const char *path) MPP_CHECKED;
+
 /* Remove PATH, a file or a directory with all in it. Needs no memory. */
 void mpp_outdir_remove(const char *path);
 

@@ -174,5 +174,6 @@ void mpp_account_make(struct mpp_arena *arena, const struct mpp_cluster *cluster
     if (out->step_ps != busy)
         add(&m, (struct mpp_account_row){.part = MPP_ACCOUNT_WAIT, .label = "waiting for other stages", .role = "", .cause = "",
                                          .ps = out->step_ps - busy, .count = 1}, NULL);
-    qsort(out->row, (size_t)out->n, sizeof *out->row, by_part_and_time);
+    if (out->n > 0)
+        qsort(out->row, (size_t)out->n, sizeof *out->row, by_part_and_time);
 }

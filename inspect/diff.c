@@ -149,11 +149,24 @@ static double lead(const struct diff *d)
     return tokens_of(&d->b) * (double)d->x.step_ps - tokens_of(&d->a) * (double)d->y.step_ps;
 }
 
+static bool same_model(const struct diff *d)
+{
+    const struct mpp_graph *a = d->a.graph, *b = d->b.graph;
+    return strcmp(a->model->name, b->model->name) == 0 && mpp_graph_param_count(a) == mpp_graph_param_count(b);
+}
+
+/* What tokens_of counts. */
+static const char *unit_of(const struct diff *d)
+{
+    bool a = d->a.graph->tokens_per_sample > 1, b = d->b.graph->tokens_per_sample > 1;
+    return a && b ? "tokens" : a || b ? "tokens or samples" : "samples";
+}
+
 static const char *verdict(const struct diff *d)
 {
     if (!same_work(d)) {
         double x = tokens_of(&d->a) / (double)d->x.step_ps * 1e12, y = tokens_of(&d->b) / (double)d->y.step_ps * 1e12;
-        return mpp_arena_printf(d->arena, "%s does %.2f times as many tokens per second: %s instead of %s", x > y ? "A" : "B", x > y ? x / y : y / x,
+        return mpp_arena_printf(d->arena, "%s does %.2f times as many %s per second: %s instead of %s", x > y ? "A" : "B", x > y ? x / y : y / x, unit_of(d),
                                 mpp_report_thousands(d->arena, (int64_t)(x > y ? x : y)), mpp_report_thousands(d->arena, (int64_t)(x > y ? y : x)));
     }
     int64_t a = d->x.step_ps, b = d->y.step_ps;
@@ -195,7 +208,7 @@ static void print_head(const struct diff *d, const struct mpp_screen *s)
         mpp_screen_paragraph(s, 4, MPP_PLAIN, reason[i]);
     if (!same_work(d))
         mpp_screen_paragraph(s, 2, MPP_BAD, "the steps are of different batches: times per step cannot be compared");
-    if (strcmp(d->a.graph->model->name, d->b.graph->model->name) != 0)
+    if (!same_model(d))
         mpp_screen_paragraph(s, 2, MPP_BAD, "the plans are of different models");
 }
 
@@ -282,7 +295,7 @@ static void describe(struct mpp_arena *arena, const struct mpp_plandir *p, const
         mesh = strcmp(mesh, mpp_words_mesh(arena, &plan->stages[i].mesh)) == 0 ? mesh : "unlike meshes";
         recompute = plan->stages[i].recompute == plan->stages[0].recompute ? recompute : "in some stages";
     }
-    out[0] = mpp_diag_plain(arena, p->graph->model->name);
+    out[0] = mpp_arena_printf(arena, "%s, %s parameters", mpp_diag_plain(arena, p->graph->model->name), mpp_report_thousands(arena, mpp_graph_param_count(p->graph)));
     out[1] = mpp_arena_printf(arena, "%d x %s", p->cluster->n_devices, p->cluster->device.name);
     out[2] = p->cluster->name;
     out[3] = p->graph->model->training.precision;

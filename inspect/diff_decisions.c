@@ -64,7 +64,8 @@ static struct items list_items(struct mpp_arena *arena, const struct mpp_plan *p
                                                         s->kept[t] ? ", gathered once per step" : ""), (double)mpp_tensor_bytes(x)});
         }
     }
-    qsort(l.item, (size_t)l.n, sizeof *l.item, by_name);
+    if (l.n > 0)
+        qsort(l.item, (size_t)l.n, sizeof *l.item, by_name);
     int n = 0;                    /* a tied weight is in several stages */
     for (int i = 0; i < l.n; i++)
         if (n == 0 || by_name(&l.item[n - 1], &l.item[i]) != 0)
@@ -124,7 +125,8 @@ const struct mpp_decision *mpp_diff_decisions(struct mpp_arena *arena, const str
         i += order <= 0;
         k += order >= 0;
     }
-    qsort(j.d, (size_t)j.n, sizeof *j.d, by_kind_and_weight);
+    if (j.n > 0)
+        qsort(j.d, (size_t)j.n, sizeof *j.d, by_kind_and_weight);
     *out_n = j.n;
     return j.d;
 }

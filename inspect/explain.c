@@ -160,7 +160,7 @@ struct mpp_option mpp_explain_runner_up(struct mpp_explain *e, const struct mpp_
 }
 
 /* The plan with what is held, searched for as the alternatives are: of large models that search is finer than the one over all stages
- * (layers need not be alike). Where it takes less it is the plan that is explained. */
+ * (layers need not be alike). Where it takes less it is the plan that is explained; where it takes more, so may the alternatives. */
 static void look_closer(struct mpp_explain *e)
 {
     struct mpp_diag *silent = mpp_diag_in(e->arena, NULL);
@@ -168,10 +168,19 @@ static void look_closer(struct mpp_explain *e)
     struct mpp_fitted closer;
     options.pins = e->held;
     options.quiet = true;
+    e->plan_pins = mpp_pins_text(e->arena, &e->source->plan.pins);
     if (mpp_fit_plan(e->arena, silent, e->graph, e->cluster, &options, NULL, false, &closer) != MPP_OK
-        || closer.plan->objective_ps >= e->plan->objective_ps || closer.plan->n_stages != e->plan->n_stages)
+        || closer.plan->n_stages != e->plan->n_stages)
         return;
     double less = 1 - (double)closer.plan->objective_ps / (double)e->plan->objective_ps;
+    if (less < -SURE_BELOW) {
+        e->apart = mpp_arena_printf(e->arena, "with stages, meshes and micro-batches held, as alternatives are searched, the search settles on a "
+                                    "plan that takes %.2g %% more: alternatives may seem that much worse than they are", -100 * less);
+        return;
+    }
+    e->plan_pins = e->held_pins;
+    if (less <= 0)
+        return;
     if (less > SURE_BELOW)
         e->closer = mpp_arena_printf(e->arena, "with stages, meshes and micro-batches held the search finds a plan that takes %.2g %% less, and "
                                      "that one is explained: --fix '%s'", 100 * less, e->held_pins);

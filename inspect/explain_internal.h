@@ -53,6 +53,8 @@ struct mpp_explain {
     const char *held_pins;        /* for --fix */
     const char *name;
     const char *closer;           /* another plan than the search's own is explained; NULL */
+    const char *apart;            /* with what is held the search settles on a worse plan; NULL */
+    const char *plan_pins;        /* for --fix: what gives the plan again; NULL: it was read */
     bool from_plan;               /* the plan was read: it may be any */
     struct mpp_subject subject;
     int n_options;

@@ -31,6 +31,8 @@ static void print_head(const struct mpp_explain *e, const struct mpp_screen *s)
     mpp_screen_paragraph(s, 0, MPP_BOLD, subject_words(e));
     if (e->closer)
         mpp_screen_paragraph(s, 2, MPP_PLAIN, e->closer);
+    if (e->apart)
+        mpp_screen_paragraph(s, 2, MPP_PLAIN, e->apart);
     if (e->subject.note)
         mpp_screen_paragraph(s, 2, MPP_PLAIN, e->subject.note);
     if (e->subject.kind == MPP_SUBJECT_THING)
@@ -139,7 +141,7 @@ static void write_option(const struct mpp_explain *e, struct mpp_answer *j, cons
     mpp_answer_text(j, "what", o->words);
     mpp_answer_bool(j, "chosen", o->chosen);
     mpp_answer_bool(j, "fits", o->fits);
-    mpp_answer_text(j, "fix", !*o->pins ? e->held_pins : e->subject.kind == MPP_SUBJECT_STAGE ? o->pins
+    mpp_answer_text(j, "fix", o->chosen ? e->plan_pins : e->subject.kind == MPP_SUBJECT_STAGE ? o->pins
                     : mpp_arena_printf(e->arena, "%s,%s", e->held_pins, o->pins));
     if (o->fits)
         write_costs(j, &o->costs);
@@ -155,6 +157,7 @@ void mpp_explain_write(const struct mpp_explain *e, FILE *out)
     mpp_answer_text(&j, "kind", e->subject.what);
     mpp_answer_text(&j, "note", e->subject.note);
     mpp_answer_text(&j, "closer", e->closer);
+    mpp_answer_text(&j, "apart", e->apart);
     mpp_answer_int(&j, "stage", e->subject.thing.stage);
     mpp_answer_text(&j, "held", e->held_pins);
     mpp_answer_double(&j, "step_s", (double)e->plan->objective_ps * 1e-12);

@@ -1,6 +1,5 @@
 /* export_megatron.c - a plan as arguments of Megatron-LM, with a list of what they cannot say. How it is spread is told by pins: what
  * --fix dp, tp, zero, sequence_parallel and vocab_parallel allow is what Megatron does, so what disagrees is named op by op. */
-#include <errno.h>
 #include <string.h>
 
 #include "codegen/report_html.h"
@@ -320,7 +319,7 @@ static void put(struct megatron *m, FILE *out)
             c->n_nodes > 1 ? "--node_rank \"$NODE_RANK\" --master_addr \"$MASTER_ADDR\" --master_port \"${MASTER_PORT:-29500}\" " : "", program);
 }
 
-enum mpp_status mpp_export_megatron(struct mpp_diag *diag, const struct mpp_plandir *d, FILE *out)
+void mpp_export_megatron(const struct mpp_plandir *d, FILE *out)
 {
     struct mpp_arena *arena = mpp_arena_scratch(d->graph->arena);
     struct megatron m = {.r = {.arena = arena, .whole = d->graph, .cluster = d->cluster, .plan = d->fitted.plan, .out = out},
@@ -334,8 +333,4 @@ enum mpp_status mpp_export_megatron(struct mpp_diag *diag, const struct mpp_plan
     add_model(&m);
     put(&m, out);
     mpp_arena_free(arena);
-    if (!ferror(out))
-        return MPP_OK;
-    mpp_diag_error(diag, (struct mpp_loc){0}, "cannot write the arguments: %s", strerror(errno ? errno : EIO));
-    return MPP_IO;
 }

@@ -249,7 +249,8 @@ static void find_misses(struct summing *s)
 static enum mpp_status add_seen(struct summing *s, struct mpp_diag *diag, struct mpp_trace_events *t)
 {
     struct mpp_profile *p = s->p;
-    qsort(t->event, (size_t)t->n, sizeof *t->event, by_place);
+    if (t->n > 0)
+        qsort(t->event, (size_t)t->n, sizeof *t->event, by_place);
     for (int64_t i = 0; i < t->n; i++) {
         const struct mpp_trace_read_event *e = &t->event[i];
         if (e->stage >= s->plan->n_stages || e->rank < s->plan->stages[e->stage].first_device

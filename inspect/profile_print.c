@@ -87,7 +87,7 @@ void mpp_profile_print(const struct mpp_profile *p, FILE *out)
     struct mpp_arena *arena = mpp_arena_scratch(p->dir->graph->arena);
     const struct mpp_plan *plan = p->dir->fitted.plan;
     fprintf(out, "\n  measured beside planned: step %lld of %s, a rank of a stage on average, without waits\n  %-58s %9s %9s %7s\n",
-            (long long)p->step, mpp_html_basename(p->path), "", "planned", "measured", "ratio");
+            (long long)p->step, mpp_diag_plain(arena, mpp_html_basename(p->path)), "", "planned", "measured", "ratio");
     for (int i = 0; i < plan->n_stages; i++)
         if (plan->n_stages <= MOST_STAGES || i == 0 || i == plan->n_stages - 1 || i == mpp_report_slowest(plan))
             print_stage(p, arena, i, out);

@@ -1,10 +1,10 @@
 /* recalibrate.c - factors from what was measured. */
 #include "inspect/recalibrate.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 
+#include "codegen/outdir.h"
 #include "ir/outfile.h"
 #include "planner/reshard.h"
 
@@ -12,6 +12,7 @@ static const double MOST_FACTOR = 1e4;
 
 /* ---- kernels ---- */
 
+/* Measured by planned; 0: none were measured. */
 static double kernel_factor(const struct mpp_profile *p)
 {
     double planned = 0, seen = 0;
@@ -20,7 +21,7 @@ static double kernel_factor(const struct mpp_profile *p)
             planned += p->rows[i].planned_s;
             seen += p->rows[i].seen_s;
         }
-    double k = planned > 0 && seen > 0 ? seen / planned : 1;
+    double k = planned > 0 ? seen / planned : 0;
     return fabs(k - 1) < 1e-6 ? 1 : k; /* nearer than times are written */
 }
 
@@ -158,16 +159,20 @@ enum mpp_status mpp_recalibrate(struct mpp_arena *arena, struct mpp_diag *diag, 
     struct mpp_recalibration r;
     struct mpp_cluster c;
     mpp_recalibrate_fit(arena, p, &r, &c);
+    if (!(r.kernels > 1 / MOST_FACTOR && r.kernels < MOST_FACTOR)) {
+        mpp_diag_error(diag, (struct mpp_loc){p->path, 0}, "this trace cannot recalibrate: in step %lld kernels take %.3g times what was planned; "
+                       "it is to hold a whole step of a trainer of this plan", (long long)p->step, r.kernels);
+        return MPP_INVALID;
+    }
     const char *base = strrchr(p->path, '/');
     const char *source = mpp_arena_printf(arena, "step %lld of %s: kernels x %.4g, latencies x %.4g, bytes x %.4g of %s's figures",
                                           (long long)p->step, base ? base + 1 : p->path, r.kernels, r.latency, r.bandwidth, c.name);
     struct mpp_outfile *f = mpp_outfile_create(arena, path);
-    if (f)
-        mpp_recalibrate_write(mpp_outfile_stream(f), &c, source);
-    if (!f || !mpp_outfile_close(f)) {
-        mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
-        return MPP_IO;
-    }
+    if (!f)
+        return mpp_outdir_cannot_create(diag, path);
+    mpp_recalibrate_write(mpp_outfile_stream(f), &c, source);
+    if (!mpp_outfile_close(f))
+        return mpp_outdir_cannot_write(diag, path);
     say(notes, &r, path);
     return MPP_OK;
 }

@@ -10,7 +10,7 @@
 #include "inspect/profile.h"
 
 struct mpp_recalibration {
-    double kernels, latency, bandwidth; /* by what times are multiplied; 1: as planned, or nothing was measured */
+    double kernels, latency, bandwidth; /* by what times are multiplied; where nothing was measured kernels 0, the others 1 */
     double before, after;         /* mean ratio of planned to measured collectives, the larger over the smaller, by their time; 0: none */
 };
 
@@ -18,7 +18,8 @@ struct mpp_recalibration {
 void mpp_recalibrate_fit(struct mpp_arena *arena, const struct mpp_profile *p, struct mpp_recalibration *out,
                          struct mpp_cluster *out_cluster);
 
-/* Write that to PATH, whole or not at all, and say in words to NOTES what changed. */
+/* Write that to PATH, whole or not at all, and say in words to NOTES what changed. MPP_INVALID: no kernels were measured, or absurd
+ * ones; or PATH can be no file. */
 enum mpp_status mpp_recalibrate(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_profile *p, const char *path,
                                 FILE *notes) MPP_CHECKED;
 

@@ -1,25 +1,8 @@
 /* rereport.c - report.txt and report.html again. */
 #include "inspect/rereport.h"
 
-#include <errno.h>
-#include <string.h>
-
 #include "codegen/outdir.h"
 #include "ir/outfile.h"
-
-static enum mpp_status cannot_write(struct mpp_diag *diag, const char *path)
-{
-    mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot write: %s", strerror(errno));
-    return MPP_IO;
-}
-
-/* As for -o: a place where nothing can be is the user's mistake. */
-static enum mpp_status cannot_create(struct mpp_diag *diag, const char *path)
-{
-    enum mpp_status st = mpp_outdir_status(errno);
-    (void)!cannot_write(diag, path);
-    return st;
-}
 
 enum mpp_status mpp_rereport(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_plandir *d, const struct mpp_profile *profile)
 {
@@ -28,16 +11,16 @@ enum mpp_status mpp_rereport(struct mpp_arena *arena, struct mpp_diag *diag, con
     const char *text = mpp_arena_printf(arena, "%s/report.txt", d->dir), *page = mpp_arena_printf(arena, "%s/report.html", d->dir);
     struct mpp_outfile *f = mpp_outfile_create(arena, text);
     if (!f)
-        return cannot_create(diag, text);
+        return mpp_outdir_cannot_create(diag, text);
     MPP_TRY(mpp_report_write(diag, d->graph, d->cluster, plan, prog, mpp_outfile_stream(f)));
     if (profile)
         mpp_profile_print(profile, mpp_outfile_stream(f));
     if (!mpp_outfile_close(f))
-        return cannot_write(diag, text);
+        return mpp_outdir_cannot_write(diag, text);
     f = mpp_outfile_create(arena, page);
     if (!f)
-        return cannot_create(diag, page);
+        return mpp_outdir_cannot_create(diag, page);
     MPP_TRY(mpp_report_html_measured(diag, d->graph, d->cluster, plan, prog, profile ? mpp_profile_json(arena, profile) : NULL,
                                      mpp_outfile_stream(f)));
-    return mpp_outfile_close(f) ? MPP_OK : cannot_write(diag, page);
+    return mpp_outfile_close(f) ? MPP_OK : mpp_outdir_cannot_write(diag, page);
 }

@@ -6,7 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { WIDTH = 98, NARROWEST = 40, WIDEST = 400, INDENT = 2, LEAST_COLUMN = 10, LAST_COLUMN = 24 };
+enum { WIDTH = 98, NARROWEST = 20, WIDEST = 400, INDENT = 2, LEAST_COLUMN = 10, LAST_COLUMN = 24 };
 
 struct mpp_screen mpp_screen_on(struct mpp_arena *arena, FILE *out)
 {
@@ -25,6 +25,18 @@ struct mpp_screen mpp_screen_on(struct mpp_arena *arena, FILE *out)
     return s;
 }
 
+/* TEXT without what would act on the terminal: names may come from files. */
+static const char *shown(struct mpp_arena *arena, const char *text)
+{
+    char *copy = mpp_arena_strdup(arena, text);
+    for (unsigned char *c = (unsigned char *)copy; *c; c++)
+        if (*c < 0x20 || *c == 0x7f || (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0))
+            *c = '?';
+        else if (*c >= 0x80 && *c < 0xa0 && c > (unsigned char *)copy && c[-1] == '?')
+            *c = '?';
+    return copy;
+}
+
 static const char *code(const struct mpp_screen *s, enum mpp_style style)
 {
     static const char *const codes[] = {"", "\033[1m", "\033[2m", "\033[32m", "\033[31m"};
@@ -36,16 +48,11 @@ static const char *reset(const struct mpp_screen *s, enum mpp_style style)
     return s->colour && style != MPP_PLAIN ? "\033[0m" : "";
 }
 
-void mpp_screen_text(const struct mpp_screen *s, enum mpp_style style, const char *text)
-{
-    fprintf(s->out, "%s%s%s", code(s, style), text, reset(s, style));
-}
-
 void mpp_screen_paragraph(const struct mpp_screen *s, int indent, enum mpp_style style, const char *words)
 {
     int column = 0;
     fputs(code(s, style), s->out);
-    for (const char *p = words; *p;) {
+    for (const char *p = shown(s->arena, words); *p;) {
         int n = (int)strcspn(p, " ");
         if (column > 0 && column + 1 + n > s->width - indent) {
             fputc('\n', s->out);
@@ -77,7 +84,7 @@ static struct mpp_table_row *add_row(struct mpp_table *t, const char *const *cel
     struct mpp_table_row *r = &t->row[t->n_rows++];
     *r = (struct mpp_table_row){.style = MPP_PLAIN};
     for (int c = 0; c < t->n_columns; c++)
-        r->cell[c] = cells[c] ? cells[c] : "";
+        r->cell[c] = shown(t->screen->arena, cells[c] ? cells[c] : "");
     return r;
 }
 
@@ -110,7 +117,8 @@ static int bytes_of(const char *text, int n)
     return (int)(at - text);
 }
 
-static void measure(const struct mpp_table *t, int *width)
+/* Widths of the columns, cut where they may be; returns that of all. */
+static int measure(const struct mpp_table *t, int *width)
 {
     int all = INDENT;
     for (int c = 0; c < t->n_columns; c++) {
@@ -135,6 +143,7 @@ static void measure(const struct mpp_table *t, int *width)
         width[widest]--;
         all--;
     }
+    return all;
 }
 
 static void print_cell(const struct mpp_table *t, int c, int width, const char *text, bool last)
@@ -160,13 +169,28 @@ static int last_filled(const struct mpp_table *t, const char *const *cell)
     return last;
 }
 
+/* For screens that no line of the table fits on: of each row its first cell, and below it what else there is. */
+static void print_rows(const struct mpp_table *t)
+{
+    if (*t->title[0])
+        mpp_screen_paragraph(t->screen, INDENT, MPP_FAINT, t->title[0]);
+    for (int i = 0; i < t->n_rows; i++) {
+        const struct mpp_table_row *r = &t->row[i];
+        mpp_screen_paragraph(t->screen, INDENT, r->style, r->cell[0]);
+        for (int c = 1; c < t->n_columns; c++)
+            if (*r->cell[c])
+                mpp_screen_paragraph(t->screen, 2 * INDENT, r->style, mpp_arena_printf(t->screen->arena, "%s%s%s", t->title[c], *t->title[c] ? ": " : "", r->cell[c]));
+    }
+}
+
 void mpp_table_print(const struct mpp_table *t)
 {
-    int width[MPP_TABLE_COLUMNS], all = 0;
+    int width[MPP_TABLE_COLUMNS], all = measure(t, width) - INDENT;
     FILE *out = t->screen->out;
-    measure(t, width);
-    for (int c = 0; c < t->n_columns; c++)
-        all += width[c] + (c ? 2 : 0);
+    if (all + INDENT > t->screen->width) {
+        print_rows(t);
+        return;
+    }
     bool titles = false;
     for (int c = 0; c < t->n_columns; c++)
         titles = titles || *t->title[c];

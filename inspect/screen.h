@@ -42,9 +42,7 @@ struct mpp_table {
 
 struct mpp_screen mpp_screen_on(struct mpp_arena *arena, FILE *out);
 
-/* Print TEXT in STYLE. */
-void mpp_screen_text(const struct mpp_screen *s, enum mpp_style style, const char *text);
-/* WORDS at INDENT, broken at the screen's width. */
+/* WORDS at INDENT, broken at the screen's width; here and in tables control characters are shown as ?. */
 void mpp_screen_paragraph(const struct mpp_screen *s, int indent, enum mpp_style style, const char *words);
 
 /* Columns' TITLES; one that begins with "-" is left-aligned. */

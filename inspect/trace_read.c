@@ -88,7 +88,7 @@ static const char *intern(struct reader *r, const char *name, size_t size)
     int number = mpp_memo_add(r->names, name, size, &is_new);
     if (is_new) {
         r->name = mpp_arena_grow(r->arena, r->name, &r->cap_names, (size_t)number + 1, sizeof *r->name);
-        r->name[number] = mpp_arena_strdup(r->arena, name);
+        r->name[number] = mpp_diag_plain(r->arena, name);
     }
     return r->name[number];
 }

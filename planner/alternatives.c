@@ -215,7 +215,8 @@ int mpp_alternatives_list(struct mpp_arena *arena, const struct mpp_cluster *clu
         if (l.list[i].least_ps < INT64_MAX || l.list[i].chosen)
             l.list[n++] = l.list[i];
     }
-    qsort(l.list, (size_t)n, sizeof *l.list, by_least);
+    if (n > 0)
+        qsort(l.list, (size_t)n, sizeof *l.list, by_least);
     *out = l.list;
     return n;
 }

@@ -90,7 +90,7 @@ def test_refused():
     (cblas / "cblas.h").write_text('#error "cblas.h is not there"\n')
     refused("without a BLAS", r"^error: no BLAS .*libopenblas-dev", 2, QUICK,
             {**env, "BLAS_CFLAGS": f"-I{cblas}", "RUNTIME_BUILD": "build"}, path)
-    refused("a folder that is not there", r"^\S+/x\.xml: error: cannot write: No such file", 1, QUICK, env, h.TMP / "nowhere" / "x.xml")
+    refused("a folder that is not there", r"^\S+/x\.xml: error: cannot write: No such file", 2, QUICK, env, h.TMP / "nowhere" / "x.xml")
     refused("no temporary folder", r"^error: cannot make a temporary folder in .*TMPDIR", 1, QUICK,
             {**env, "TMPDIR": "/nonexistent"}, path)
     path.write_text("old")

@@ -247,9 +247,13 @@ def mistakes():
     for args, words in ((["--export", "pdf", p.dir], 'none of trace|dot|megatron'), (["--export", "dot"], "wants a plan directory"),
                         (["--export", "dot", h.TMP / "nowhere"], "graph.ir: error: cannot read"),
                         (["--export", "dot", p.dir, "--gpus", "4"], "the directory says the rest"),
-                        (["--export", "trace", p.dir, "-o", h.TMP / "no" / "t.json"], "cannot write")):
+                        (["--export", "trace", p.dir, "-o", h.TMP / "no" / "t.json"], "t.json: error: cannot write")):
         r = h.mpplan(*args)
-        h.check(r.returncode in (1, 2) and words in r.stderr and r.stdout == "" and r.stderr.count("\n") == 1, f"--export: {words}", r.stderr)
+        h.check(r.returncode == 2 and words in r.stderr and r.stdout == "" and r.stderr.count("\n") == 1, f"--export: {words}", r.stderr)
+    for kind in ("trace", "dot", "megatron"):
+        r = h.mpplan("--export", kind, p.dir, "-o", "/dev/full")
+        h.check(r.returncode == 1 and r.stderr.startswith("/dev/full: error: cannot write") and r.stderr.count("\n") == 1,
+                f"--export {kind}: a full disk, and where", r.stderr)
 
 
 def main():

@@ -53,6 +53,7 @@ def promises(options, names, least_alternatives, read=()):
         rows = a["alternatives"]
         h.check(rows[0]["chosen"] and sum(r["chosen"] for r in rows) == 1, f"{name}: one is chosen, the first", rows)
         h.check(rows[0]["step_s"] == a["step_s"], f"{name}: what is chosen is the plan's")
+        h.check((rows[0]["fix"] is None) == bool(read), f"{name}: a plan that was searched can be had again", rows[0]["fix"])
         h.check(all(r["step_s"] >= rows[0]["step_s"] for r in rows if r["fits"]), f"{name}: the chosen one takes least",
                 [(r["what"], r.get("step_s")) for r in rows])
         h.check(a.get("more_at_least_s", 1e9) >= rows[0]["step_s"], f"{name}: what is not listed takes no less")
@@ -97,6 +98,13 @@ def explain_stages():
     """Of a pipeline: stages, schedule, meshes and micro-batches are held."""
     options = [GPT, "--preset", "tiny", "--gpus", 4, "--cluster", "dgx-a100", "--fix", "pp=2,micro_batches=4"]
     promises(options, ["h.0.mlp.c_fc.weight", "h.3.mlp.c_fc", "stage1"], 2)
+    unlike = [GPT, "--preset", "tiny", "-D", "layers=3", "--gpus", 4, "--cluster", "dgx-a100"]  # held, another of the close plans is taken
+    a = asked(*unlike, "--fix", "pp=2", "--explain", "h.2.attn.c_proj.weight.new")
+    chosen = a["alternatives"][0]
+    for fix, what in ((chosen["fix"], "the chosen one's pins give the plan"), (a["held"], "what is held gives it, or that is said")):
+        step = asked(*unlike, "--fix", fix, "--predict")["step_s"]
+        h.check(abs(step - a["step_s"]) <= 1e-6 * step or (fix == a["held"] and a["apart"] and step > a["step_s"]), what, (fix, step, a["step_s"], a["apart"]))
+    h.check(a["apart"] is not None, "and here it is said", a["held"])
 
 
 def explain_layer():
@@ -114,6 +122,9 @@ def explain_words():
     text = good(*SMALL, "--explain", "h.3.mlp.c_fc", env={"COLUMNS": "100"})
     h.check("chosen: batch over data (8)" in text and "ffn over data (8)" in text and "--fix" in text, "an op in words", text)
     h.check(max(map(len, text.splitlines())) <= 100 and "\033" not in text, "no wider than the screen, no colour in a pipe")
+    narrow = good(GPT, "--preset", "tiny", "--gpus", 2, "--explain", "h.0.mlp.c_fc", env={"COLUMNS": "40"})
+    h.check(all(len(l) <= 40 or " " not in l.strip() for l in narrow.splitlines()) and "copies: " in narrow,
+            "where no line of the table fits, its cells are below each other", narrow)
     one = good(GPT, "--preset", "tiny", "--explain", "wte.weight")
     h.check("there is no other way" in one, "one device leaves no choice", one)
     refused("a misspelt name", 'did you mean "h.3.mlp.c_fc"?', GPT, "--preset", "tiny", "--explain", "h.3.mlp.c_fcc")
@@ -210,6 +221,18 @@ def diff_pipeline():
     h.check(same["faster"] is None and not same["decisions"] and not same["because"], "a plan does not differ from itself", same["decisions"])
 
 
+def diff_models():
+    """Plans of models that differ in size alone, or in what a sample is."""
+    for name, model in (("four layers", [GPT, "-D", "layers=4"]), ("two", [GPT, "-D", "layers=2"]), ("mlp", ["models/mlp.xml"])):
+        good(*model, "--preset", "tiny", "-o", h.TMP / name)
+    text = good("--diff", h.TMP / "four layers", h.TMP / "two")
+    h.check("different models" in text and "parameters" in text, "models of one name and different sizes", text)
+    text = good("--diff", h.TMP / "two", h.TMP / "mlp")
+    h.check("different models" in text and "tokens or samples per second" in text, "a model of no tokens", text)
+    same = good("--diff", h.TMP / "two", h.TMP / "two")
+    h.check("different" not in same and "split alike" in same, "a plan beside itself", same)
+
+
 def diff_words():
     made = plans()
     text = good("--diff", made["tp8"], made["dp8"], env={"COLUMNS": "110"})
@@ -295,7 +318,7 @@ def colours():
 
 PARTS = {"explain_tensors": explain_tensors, "explain_mesh": explain_mesh, "explain_ops": explain_ops, "explain_stages": explain_stages,
          "explain_layer": explain_layer, "pins": pins, "explain_words": explain_words, "diff_collectives": diff_collectives, "diff_pipeline": diff_pipeline,
-         "diff_words": diff_words, "sweep_gpus": sweep_gpus, "sweep_keys": sweep_keys, "sweep_errors": sweep_errors, "colours": colours}
+         "diff_models": diff_models, "diff_words": diff_words, "sweep_gpus": sweep_gpus, "sweep_keys": sweep_keys, "sweep_errors": sweep_errors, "colours": colours}
 
 if __name__ == "__main__":
     for part in h.only(PARTS):

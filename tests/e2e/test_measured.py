@@ -161,7 +161,16 @@ def mistakes():
         r = h.mpplan(*args)
         h.check(r.returncode == 2 and words in r.stderr, words, r.stderr)
     r = h.mpplan("--report", p.dir, "--profile", trace_of(p), "--recalibrate", h.TMP / "no" / "x.xml")
-    h.check(r.returncode == 1 and "cannot write" in r.stderr, "--recalibrate: no folder", r.stderr)
+    h.check(r.returncode == 2 and "cannot write" in r.stderr, "--recalibrate: no folder", r.stderr)
+    idle = trace_of(p, lambda t: t.update(traceEvents=[e for e in t["traceEvents"] if e["name"].startswith("step")]), "idle.json")
+    r = h.mpplan("--report", p.dir, "--profile", idle, "--recalibrate", h.TMP / "idle.xml")
+    h.check(r.returncode == 2 and "cannot recalibrate" in r.stderr and not (h.TMP / "idle.xml").exists(),
+            "--recalibrate: a trace without kernels", r.stderr)
+    strange = trace_of(p, lambda t: t["traceEvents"].extend([dict(e, name="receive \x1b[31m", cat="message", dur=e["dur"] / 2)
+                                                            for e in t["traceEvents"] if e["name"] == "update"]), "odd\x1b[31m.json")
+    r = h.mpplan("--report", p.dir, "--profile", strange)
+    h.check(r.returncode == 0 and "receive \\x1b[31m" in r.stdout and "\x1b" not in r.stdout + (p.dir / "report.txt").read_text(),
+            "--profile: escapes in a trace's names stay words", r.stdout + r.stderr)
 
 
 def page():

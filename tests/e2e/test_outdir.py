@@ -123,7 +123,7 @@ def test_full():
     fails("a stage problem", limited([*MLP, "--export-iopddl", here / "problems"], 1024), SYSTEM, "cannot write a stage problem", "too large")
     h.check(names(here / "problems") == [], "no part of a stage problem is left", names(here / "problems"))
     (here / "file").write_text("")
-    fails("stage problems in a file", h.mpplan(*MLP, "--export-iopddl", here / "file" / "x"), SYSTEM, "cannot make the directory")
+    fails("stage problems in a file", h.mpplan(*MLP, "--export-iopddl", here / "file" / "x"), INPUT, "cannot make the directory")
     fails("stage problems in a file", h.mpplan(*MLP, "--export-iopddl", here / "file"), SYSTEM, "file")
     stats = here / "stats.json"
     fails("statistics", limited([*MLP, "--stats", stats], 16), SYSTEM, "cannot write")
