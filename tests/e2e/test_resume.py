@@ -299,10 +299,15 @@ def test_stop_mpi():
             h.check(job.end() == 0 and len(re.findall("^asked by SIGUSR1", job.said, re.M)) == 1, what, job.said[-300:])
     rows = job.rows()
     h.check([r["loss"] for r in rows] == expected, f"MPI, seed {SEED}: stopped and resumed, the losses are the same", len(rows))
-    line, steps = list(h.MPIRUN), saved_steps(folder)[-2:]  # as if a file system showed two processes different folders
-    for n in steps:
-        line += ["-n", "1", p.dir / "trainer", "--data", DATA, "--steps", LONG, "--resume", folder / f"step-{n}", "--metrics", h.TMP / "two.jsonl", ":"]
+    line, steps = list(h.MPIRUN), saved_steps(folder)[-2:]  # a file system that shows rank 1 a newer step than rank 0
+    for rank in range(2):
+        seen = h.TMP / f"seen{rank}"
+        for n in steps[:rank + 1]:
+            shutil.copytree(folder / f"step-{n}", seen / "saved" / f"step-{n}")
+        line += ["-n", "1", "-wdir", seen, p.dir / "trainer", "--data", DATA, "--steps", LONG, "--resume", "saved", "--metrics",
+                 h.TMP / "two.jsonl", ":"]
     r = h.run(line[:-1], 120, h.MPI_ENV)
+    h.check(r.returncode == 0, "ranks that see different folders start", r.stderr)
     got = [json.loads(x)["loss"] for x in (h.TMP / "two.jsonl").read_text().splitlines()]
     h.check(r.returncode == 0 and f"continuing from step {steps[0]}" in r.stdout and got == expected[steps[0]:], "all ranks begin where rank 0 does",
             r.stderr[-800:])
