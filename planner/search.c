@@ -18,7 +18,7 @@
 /* Nodes: smaller problems are solved to proven optimality, larger ones to a gap, huge ones within a work limit too. */
 enum { SMALL_PROBLEM = 600, LARGE_PROBLEM = 2000 };
 static const double LARGE_GAP = 0.008, UNIFORM_GAP = 0.0095;
-static const int64_t LARGE_WORK = 600000000, PROOF_WORK = 600000000; /* of one solve; of the proof, over all of them */
+static const int64_t LARGE_WORK = 600000000, PROOF_WORK = 1000000000; /* of one solve; of the proof, over all of them */
 /* Three axes give up to 125 choices a node. With tables of so many entries most programs are still eliminated exactly
  * (gpt: 125 million, 0.6 GiB, 2 s). */
 static const int64_t LARGE_TABLE = INT64_C(1) << 27;

@@ -4,14 +4,15 @@
  * nothing cheaper than the guess can have is ruled out, by min-marginals (mpp_solver_fix), and what is left goes to the
  * pairwise solver. Either it has the optimum, or nothing costs less than the guess, which is a new bound. */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "planner/pairwise_form.h"
 #include "planner/solver_internal.h"
 
-enum { WIDER = 2, NEAR = 16, GLANCES = 2 };
-static const int64_t PAIRWISE_WORK = 500000000, GLANCE_WORK = 60000000;
-static const double FIRST_REACH = 5e-6;
+enum { WIDER = 2, NEAR = 16, GLANCES = 2, MOST_FAILED = 5 };
+static const int64_t PAIRWISE_WORK = 500000000, GLANCE_WORK = 150000000;
+static const double FIRST_REACH = 5e-6, CLOSE = 0.03;
 
 /* The prices of the last ascent, at the rows that are left. */
 static void give_prices(const struct mpp_solver *s, struct mpp_pairwise_settings *set, struct mpp_arena *arena)
@@ -128,10 +129,11 @@ static bool search_below(struct mpp_solver *s, int64_t target, bool glance, stru
 static void glance(struct mpp_solver *s, double reach, struct mpp_solver_info *info)
 {
     int64_t before = s->upper;
-    for (int trial = 0; trial < GLANCES && s->upper == before && !mpp_solver_closed(s) && !mpp_solver_stopped(s); reach *= WIDER * WIDER, trial++) {
+    bool settled = false;
+    for (int trial = 0; (trial < GLANCES || settled) && s->upper == before && !mpp_solver_closed(s) && !mpp_solver_stopped(s); reach *= WIDER * WIDER, trial++) {
         double target = (double)s->bound + reach;
         bool all = target >= (double)s->upper || target >= (double)(MPP_SOLVER_INF / 2);
-        (void)search_below(s, all ? s->upper : (int64_t)target, true, info);
+        settled = search_below(s, all ? s->upper : (int64_t)target, true, info);
         if (all)
             break;
     }
@@ -140,15 +142,23 @@ static void glance(struct mpp_solver *s, double reach, struct mpp_solver_info *i
 void mpp_solver_search(struct mpp_solver *s, struct mpp_solver_info *info)
 {
     int64_t begun = s->bound;
-    double reach = FIRST_REACH * (double)(s->bound > 0 ? s->bound : 1) + 1;
-    bool go_on = true;
+    double reach = FIRST_REACH * (double)(s->bound > 0 ? s->bound : 1) + 1, most = HUGE_VAL; /* most: what was too much to search */
     glance(s, reach * WIDER, info);
-    while (go_on && !mpp_solver_closed(s) && !mpp_solver_stopped(s)) {
-        double target = (double)begun + reach;
-        bool all = (double)begun + NEAR * reach >= (double)s->upper || target >= (double)(MPP_SOLVER_INF / 2);
-        go_on = target <= (double)s->bound || (search_below(s, all ? s->upper : (int64_t)target, false, info) && !all);
+    for (int failed = 0; failed < MOST_FAILED && !mpp_solver_closed(s) && !mpp_solver_stopped(s);) {
+        double target = most < HUGE_VAL ? ((double)s->bound + fmin(most, (double)s->upper)) / 2 : (double)begun + reach;
+        bool all = most == HUGE_VAL ? (double)begun + NEAR * reach >= (double)s->upper || target >= (double)(MPP_SOLVER_INF / 2)
+                                    : (double)(s->upper - s->bound) < CLOSE * (double)(s->upper - begun);
+        reach *= WIDER;
+        if (!all && target <= (double)s->bound)
+            continue;
+        bool settled = search_below(s, all ? s->upper : (int64_t)target, false, info);
         if (all && s->bound >= s->upper && !s->found && s->upper >= MPP_SOLVER_INF)
             s->bound = MPP_SOLVER_INF;
-        reach *= WIDER;
+        if (settled && all)
+            break;
+        if (!settled) {
+            failed++;
+            most = all ? (double)s->upper : target;
+        }
     }
 }

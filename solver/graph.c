@@ -234,9 +234,9 @@ void mpp_pw_graph_keep(struct mpp_pw_graph *g, int32_t node, const int32_t *kept
 
 /* ---- the way back ------------------------------------------------------------------------------------ */
 
-void mpp_pw_graph_replay(const struct mpp_pw_graph *g, int32_t *choice)
+void mpp_pw_graph_replay_from(const struct mpp_pw_graph *g, size_t from, int32_t *choice)
 {
-    for (size_t i = g->n_steps; i-- > 0;) {
+    for (size_t i = g->n_steps; i-- > from;) {
         const struct mpp_pw_step *s = &g->steps[i];
         switch (s->kind) {
         case MPP_PW_KEPT:
@@ -253,6 +253,11 @@ void mpp_pw_graph_replay(const struct mpp_pw_graph *g, int32_t *choice)
             break;
         }
     }
+}
+
+void mpp_pw_graph_replay(const struct mpp_pw_graph *g, int32_t *choice)
+{
+    mpp_pw_graph_replay_from(g, 0, choice);
 }
 
 bool mpp_pw_graph_follow(const struct mpp_pw_graph *g, size_t from, int32_t *choice)

@@ -12,173 +12,16 @@
 
 #include "solver/pack.h"
 
-enum { FIRST_ROWS = 8, MOST_TRIALS = 90, WIDER = 8, WIDER_SOON = 2, ROWS_AT_ONCE = 3, HUB_EDGES = 12, HUB_CHOICES = 6,
-       BEAM = 250, LAST_BEAM = 40, CHOOSE_FROM = 10, SAMPLE = 100, MANY_PARTS = 200 };
+enum { MOST_TRIALS = 90, WIDER = 8, WIDER_SOON = 2, ROWS_AT_ONCE = 3, BEAM = 250, LAST_BEAM = 40, CHOOSE_FROM = 10, SAMPLE = 100, MANY_PARTS = 200 };
 static const double FIRST_REACH = 1e-8;
-static const int64_t MUCH_WORK = 2000000, GLANCE_WORK = 30000000, MOST_SCALE = (int64_t)1 << 57;
+static const int64_t MUCH_WORK = 2000000, GLANCE_WORK = 30000000;
 
 struct pack {
-    struct mpp_pw_graph *g;
+    struct mpp_pw_items *at;
     struct mpp_pw_pack *x;
-    struct mpp_arena *scratch, *trial; /* trial: of one distance and one set of rows */
-    int64_t *price;               /* [n_rows] per byte, times 2^PRICE_BITS */
-    int32_t n_rows, *row;         /* the rows of interest */
-    int32_t n_components, *component, *first, *member; /* [nodes]; members by component */
-    int32_t *local;               /* [nodes] place among the component's members */
-    int64_t rent, bound;
-    int32_t n_parts;
-    struct mpp_pw_part **part;
     struct mpp_pw_labels *labels;
-    int64_t *copies;              /* [n_parts] that a sum leaves */
+    int64_t *copies;              /* [parts] that a sum leaves */
 };
-
-/* ---- components ---------------------------------------------------------------------------------------- */
-
-static int32_t root_of(int32_t *up, int32_t i)
-{
-    while (up[i] != i)
-        i = up[i] = up[up[i]];
-    return i;
-}
-
-static void find_components(struct pack *p)
-{
-    const struct mpp_pw_graph *g = p->g;
-    int32_t *up = mpp_arena_array(p->scratch, g->n_nodes, int32_t), n = 0;
-    p->component = mpp_arena_array(p->scratch, g->n_nodes, int32_t);
-    p->local = mpp_arena_array(p->scratch, g->n_nodes, int32_t);
-    for (int32_t i = 0; i < g->n_nodes; i++)
-        up[i] = i;
-    for (int32_t e = 0; e < g->n_edges; e++)
-        if (!g->edges[e].gone)
-            up[root_of(up, g->edges[e].a)] = root_of(up, g->edges[e].b);
-    int32_t *number = mpp_arena_array(p->scratch, g->n_nodes, int32_t);
-    for (int32_t i = 0; i < g->n_nodes; i++) {
-        int32_t r = root_of(up, i);
-        if (!g->nodes[i].gone)
-            p->component[i] = number[r] > 0 ? number[r] - 1 : (number[r] = ++p->n_components) - 1;
-    }
-    p->first = mpp_arena_array(p->scratch, p->n_components + 1, int32_t);
-    for (int32_t i = 0; i < g->n_nodes; i++)
-        if (!g->nodes[i].gone) {
-            p->local[i] = p->first[p->component[i] + 1]++;
-            n++;
-        }
-    for (int32_t c = 0; c < p->n_components; c++)
-        p->first[c + 1] += p->first[c];
-    p->member = mpp_arena_array(p->scratch, n, int32_t);
-    for (int32_t i = 0; i < g->n_nodes; i++)
-        if (!g->nodes[i].gone)
-            p->member[p->first[p->component[i]] + p->local[i]] = i;
-}
-
-/* ---- equal components ------------------------------------------------------------------------------------ */
-
-struct key {
-    int64_t *word;
-    size_t n, cap;
-};
-
-static void put(struct pack *p, struct key *key, int64_t x)
-{
-    key->word = mpp_arena_grow(p->trial, key->word, &key->cap, key->n + 1, sizeof *key->word);
-    key->word[key->n++] = x;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* All that matters about component C: sizes, costs, prices of bytes, bytes at the rows of interest, edges. */
-static void write_key(struct pack *p, int32_t c, int64_t *const *priced, struct key *key)
-{
-    const struct mpp_pw_graph *g = p->g;
-    int32_t m = p->first[c + 1] - p->first[c];
-    const int32_t *member = p->member + p->first[c];
-    int32_t *edge_to = mpp_arena_array(p->trial, m, int32_t), *to = mpp_arena_array(p->trial, m, int32_t);
-    key->n = 0;
-    put(p, key, m);
-    for (int32_t i = 0; i < m; i++) {
-        const struct mpp_pw_node *v = &g->nodes[member[i]];
-        put(p, key, v->n);
-        for (int32_t k = 0; k < v->n; k++) {
-            put(p, key, v->cost[k]);
-            put(p, key, priced[member[i]][k]);
-            for (int32_t r = 0; r < p->n_rows; r++)
-                put(p, key, mpp_pw_bytes_at(v, p->row[r], k));
-        }
-        int32_t n = 0;
-        for (int32_t q = 0; q < v->n_edges; q++) {
-            const struct mpp_pw_edge *e = &g->edges[v->edges[q]];
-            int32_t other = mpp_pw_other(e, member[i]);
-            if (e->gone || p->local[other] < i)
-                continue;
-            edge_to[p->local[other]] = v->edges[q];
-            to[n++] = p->local[other];
-        }
-        qsort(to, (size_t)n, sizeof *to, by_value);
-        for (int32_t q = 0; q < n; q++) {
-            const struct mpp_pw_edge *e = &g->edges[edge_to[to[q]]];
-            int32_t n_other = g->nodes[member[to[q]]].n;
-            put(p, key, -1 - to[q]);
-            for (int32_t k = 0; k < v->n; k++)
-                for (int32_t l = 0; l < n_other; l++)
-                    put(p, key, *mpp_pw_entry(g, e, member[i], k, l));
-        }
-    }
-}
-
-static uint64_t hash_of(const struct key *key)
-{
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < key->n; i++)
-        h = (h ^ (uint64_t)key->word[i]) * UINT64_C(0x9E3779B97F4A7C15) ^ h >> 29;
-    return h;
-}
-
-static void add_copy(struct pack *p, struct mpp_pw_part *part, int32_t c)
-{
-    part->copy = mpp_arena_grow(p->trial, part->copy, &part->copy_cap, (size_t)part->n_copies + 1, sizeof *part->copy);
-    part->copy[part->n_copies++] = p->member + p->first[c];
-}
-
-/* Components by kind. False: one is too large. */
-static bool find_parts(struct pack *p)
-{
-    int64_t **priced = mpp_arena_array(p->trial, p->g->n_nodes, int64_t *);
-    size_t slots = 64, part_cap = 0, key_cap = 0;
-    struct key key = {0}, *known = NULL;
-    while (slots < 2 * (size_t)p->n_components)
-        slots *= 2;
-    int32_t *slot = mpp_arena_array(p->trial, slots, int32_t);
-    for (int32_t i = 0; i < p->g->n_nodes; i++)
-        if (!p->g->nodes[i].gone)
-            priced[i] = mpp_pw_priced(p->g, i, p->price, p->trial);
-    p->n_parts = 0;
-    p->part = NULL;
-    for (int32_t c = 0; c < p->n_components; c++) {
-        write_key(p, c, priced, &key);
-        size_t at = hash_of(&key) & (slots - 1);
-        for (; slot[at] > 0; at = (at + 1) & (slots - 1))
-            if (known[slot[at] - 1].n == key.n && !memcmp(known[slot[at] - 1].word, key.word, key.n * sizeof *key.word))
-                break;
-        if (slot[at] == 0) {
-            size_t n = (size_t)p->n_parts + 1;
-            known = mpp_arena_grow(p->trial, known, &key_cap, n, sizeof *known);
-            p->part = mpp_arena_grow(p->trial, p->part, &part_cap, n, sizeof *p->part);
-            known[n - 1] = (struct key){mpp_arena_memdup(p->trial, key.word, key.n * sizeof *key.word), key.n, key.n};
-            p->part[n - 1] = mpp_pw_part_new(p->g, p->member + p->first[c], p->first[c + 1] - p->first[c], priced, p->local,
-                                             p->trial);
-            if (p->part[n - 1] == NULL)
-                return false;
-            slot[at] = ++p->n_parts;
-        }
-        add_copy(p, p->part[slot[at] - 1], c);
-    }
-    return true;
-}
 
 /* ---- one distance --------------------------------------------------------------------------------------------- */
 
@@ -194,7 +37,7 @@ struct pile {
 /* The least and most bytes of COUNT labels of LIST, at each row. */
 static void add_range(const struct pack *p, const struct mpp_pw_list *list, int64_t count, int64_t *least, int64_t *most)
 {
-    for (int32_t r = 0; r < p->n_rows; r++) {
+    for (int32_t r = 0; r < p->at->n_rows; r++) {
         int64_t lo = INT64_MAX, hi = 0;
         for (int32_t i = 0; i < list->n; i++) {
             int64_t x = mpp_pw_label_bytes(p->labels, list->id[i])[r];
@@ -210,7 +53,7 @@ static void add_range(const struct pack *p, const struct mpp_pw_list *list, int6
 static void set_rest(struct pack *p, const int64_t *least, const int64_t *most, const int64_t *copies)
 {
     mpp_pw_rest_set(p->labels, copies);
-    for (int32_t r = 0; r < p->n_rows; r++) {
+    for (int32_t r = 0; r < p->at->n_rows; r++) {
         p->labels->rest_least[r] = p->labels->all_least[r] - least[r];
         p->labels->rest_most[r] = p->labels->all_most[r] - most[r];
     }
@@ -219,7 +62,7 @@ static void set_rest(struct pack *p, const int64_t *least, const int64_t *most, 
 /* N copies of PART number I: half of them twice, and one more where N is odd. */
 static struct mpp_pw_list power_of(struct pack *p, int32_t i, int32_t n)
 {
-    const struct mpp_pw_part *part = p->part[i];
+    const struct mpp_pw_part *part = p->at->part[i];
     int64_t least[MPP_PW_LABEL_ROWS] = {0}, most[MPP_PW_LABEL_ROWS] = {0};
     if (n == 1)
         return part->list;
@@ -242,7 +85,7 @@ static struct mpp_pw_list power_of(struct pack *p, int32_t i, int32_t n)
 static void count_pile(struct pack *p, const struct pile *pile, int32_t at, bool all)
 {
     if (pile[at].left < 0) {
-        p->copies[pile[at].part] = all ? p->part[pile[at].part]->n_copies : 0;
+        p->copies[pile[at].part] = all ? p->at->part[pile[at].part]->n_copies : 0;
         return;
     }
     count_pile(p, pile, pile[at].left, all);
@@ -270,7 +113,7 @@ static void read_pile(const struct pack *p, const struct pile *pile, int32_t at,
 {
     const struct pile *x = &pile[at];
     if (x->left < 0) {
-        read_power(p, p->part[x->part], label, p->part[x->part]->copy, p->part[x->part]->n_copies);
+        read_power(p, p->at->part[x->part], label, p->at->part[x->part]->copy, p->at->part[x->part]->n_copies);
         return;
     }
     read_pile(p, pile, x->left, p->labels->label[label].prev);
@@ -280,7 +123,7 @@ static void read_pile(const struct pack *p, const struct pile *pile, int32_t at,
 static void add_nodes(struct pack *p, const struct mpp_pw_part *part, int32_t count)
 {
     for (int32_t i = 0; i < part->n; i++)
-        mpp_pw_labels_range(p->labels, &p->g->nodes[part->node[i]], count, p->labels->all_least, p->labels->all_most);
+        mpp_pw_labels_range(p->labels, &p->at->g->nodes[part->node[i]], count, p->labels->all_least, p->labels->all_most);
 }
 
 static int smallest_first(const void *a, const void *b)
@@ -295,35 +138,35 @@ static bool make_piles(struct pack *p, struct pile *pile, bool *out_empty)
 {
     struct mpp_pw_labels *l = p->labels;
     *out_empty = true;
-    for (int32_t i = 0; i < p->n_parts; i++)
-        pile[i] = (struct pile){.part = i, .left = -1, .right = -1, .nodes = p->part[i]->n};
-    qsort(pile, (size_t)p->n_parts, sizeof *pile, smallest_first);
-    struct mpp_pw_part **known = mpp_arena_array(p->trial, p->n_parts, struct mpp_pw_part *);
-    p->copies = mpp_arena_array(p->trial, p->n_parts, int64_t);
-    for (int32_t i = 0; i < p->n_parts; i++) {
-        struct mpp_pw_part *part = p->part[pile[i].part];
-        if (p->n_parts <= MANY_PARTS) {
+    for (int32_t i = 0; i < p->at->n_parts; i++)
+        pile[i] = (struct pile){.part = i, .left = -1, .right = -1, .nodes = p->at->part[i]->n};
+    qsort(pile, (size_t)p->at->n_parts, sizeof *pile, smallest_first);
+    struct mpp_pw_part **known = mpp_arena_array(p->at->trial, p->at->n_parts, struct mpp_pw_part *);
+    p->copies = mpp_arena_array(p->at->trial, p->at->n_parts, int64_t);
+    for (int32_t i = 0; i < p->at->n_parts; i++) {
+        struct mpp_pw_part *part = p->at->part[pile[i].part];
+        if (p->at->n_parts <= MANY_PARTS) {
             mpp_pw_rest_know(l, known, i);
             mpp_pw_rest_set(l, p->copies);
         }
         known[i] = part;
         p->copies[i] = part->n_copies;
-        if (!mpp_pw_part_labels(part, p->g, l))
+        if (!mpp_pw_part_labels(part, p->at->g, l))
             return false;
         if (part->list.n == 0)
             return true;
-        pile[i].least = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
-        pile[i].most = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
+        pile[i].least = mpp_arena_array(p->at->trial, p->at->n_rows + 1, int64_t);
+        pile[i].most = mpp_arena_array(p->at->trial, p->at->n_rows + 1, int64_t);
         add_range(p, &part->list, part->n_copies, pile[i].least, pile[i].most);
         add_range(p, &part->list, part->n_copies, l->known_least, l->known_most);
         add_nodes(p, part, -part->n_copies); /* closer than by nodes: */
         add_range(p, &part->list, part->n_copies, l->all_least, l->all_most);
     }
-    mpp_pw_rest_know(l, p->part, p->n_parts);
-    for (int32_t i = 0; i < p->n_parts; i++)
-        p->copies[i] = p->part[i]->n_copies;
-    for (int32_t i = 0; i < p->n_parts; i++) {
-        struct mpp_pw_part *part = p->part[pile[i].part];
+    mpp_pw_rest_know(l, p->at->part, p->at->n_parts);
+    for (int32_t i = 0; i < p->at->n_parts; i++)
+        p->copies[i] = p->at->part[i]->n_copies;
+    for (int32_t i = 0; i < p->at->n_parts; i++) {
+        struct mpp_pw_part *part = p->at->part[pile[i].part];
         pile[i].list = power_of(p, pile[i].part, part->n_copies);
         if (l->full || pile[i].list.n == 0)
             return !l->full;
@@ -337,9 +180,9 @@ static void join_piles(struct pack *p, struct pile *pile, int32_t a, int32_t b, 
 {
     struct pile *x = &pile[sum];
     *x = (struct pile){.part = -1, .left = a, .right = b};
-    x->least = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
-    x->most = mpp_arena_array(p->trial, p->n_rows + 1, int64_t);
-    for (int32_t r = 0; r < p->n_rows; r++) {
+    x->least = mpp_arena_array(p->at->trial, p->at->n_rows + 1, int64_t);
+    x->most = mpp_arena_array(p->at->trial, p->at->n_rows + 1, int64_t);
+    for (int32_t r = 0; r < p->at->n_rows; r++) {
         x->least[r] = pile[a].least[r] + pile[b].least[r];
         x->most[r] = pile[a].most[r] + pile[b].most[r];
     }
@@ -400,7 +243,7 @@ static double try_sum(struct pack *p, struct pile *pile, int32_t a, int32_t b, i
  * SHARE [n_parts * 2][n_parts * 2] remembers what was tried; NULL: the shortest. */
 static void choose_two(struct pack *p, struct pile *pile, int32_t n, double *share, int32_t out[2])
 {
-    int32_t from[CHOOSE_FROM] = {0}, m = shortest(pile, n, from), width = 2 * p->n_parts;
+    int32_t from[CHOOSE_FROM] = {0}, m = shortest(pile, n, from), width = 2 * p->at->n_parts;
     double best = HUGE_VAL;
     out[0] = from[0];
     out[1] = m > 1 ? from[1] : -1;
@@ -422,10 +265,10 @@ static void choose_two(struct pack *p, struct pile *pile, int32_t n, double *sha
 static bool put_together(struct pack *p, bool *out_any)
 {
     struct mpp_pw_labels *l = p->labels;
-    struct pile *pile = mpp_arena_array(p->trial, 2 * (int64_t)p->n_parts + 1, struct pile);
+    struct pile *pile = mpp_arena_array(p->at->trial, 2 * (int64_t)p->at->n_parts + 1, struct pile);
     struct mpp_pw_list none = {0};
-    int32_t n = p->n_parts, two[2], best[2];
-    double *share = n <= MANY_PARTS ? mpp_arena_array(p->trial, 4 * n * n, double) : NULL;
+    int32_t n = p->at->n_parts, two[2], best[2];
+    double *share = n <= MANY_PARTS ? mpp_arena_array(p->at->trial, 4 * n * n, double) : NULL;
     bool empty;
     *out_any = false;
     if (!make_piles(p, pile, &empty))
@@ -455,9 +298,9 @@ static bool put_together(struct pack *p, bool *out_any)
 /* The cost of the choice, and (added to the rows of interest) where it is over capacity; true if nowhere. */
 static bool examine(struct pack *p, int64_t *out_cost)
 {
-    const struct mpp_pw_graph *g = p->g;
+    const struct mpp_pw_graph *g = p->at->g;
     const int32_t *choice = p->x->choice;
-    int64_t *usage = mpp_arena_array(p->trial, g->n_rows + 1, int64_t), sum = 0;
+    int64_t *usage = mpp_arena_array(p->at->trial, g->n_rows + 1, int64_t), sum = 0;
     for (int32_t i = 0; i < g->n_nodes; i++) {
         const struct mpp_pw_node *v = &g->nodes[i];
         if (v->gone)
@@ -483,8 +326,8 @@ static bool examine(struct pack *p, int64_t *out_cost)
         if (worst < 0)
             break;
         fits = false;
-        if (p->n_rows < MPP_PW_LABEL_ROWS)
-            p->row[p->n_rows++] = worst;
+        if (p->at->n_rows < MPP_PW_LABEL_ROWS)
+            p->at->row[p->at->n_rows++] = worst;
         int32_t t = worst;        /* the whole hill */
         while (t >= 0 && usage[t] > g->capacity[t])
             usage[t--] = 0;
@@ -492,51 +335,6 @@ static bool examine(struct pack *p, int64_t *out_cost)
             usage[t] = 0;
     }
     return fits;
-}
-
-/* Prices as whole numbers, and the rows that have the dearest. */
-static bool take_prices(struct pack *p)
-{
-    const struct mpp_pw_graph *g = p->g;
-    double rent = 0;
-    mpp_i128 sum = 0;
-    p->price = mpp_arena_array(p->scratch, g->n_rows, int64_t);
-    p->row = mpp_arena_array(p->scratch, MPP_PW_LABEL_ROWS, int32_t);
-    for (int32_t t = 0; t < g->n_rows; t++)
-        rent += p->x->price[t] * (double)g->capacity[t];
-    if (!(rent < (double)MOST_SCALE))
-        return false;
-    for (int32_t t = 0; t < g->n_rows; t++) {
-        p->price[t] = (int64_t)(p->x->price[t] * (double)((int64_t)1 << MPP_PW_PRICE_BITS));
-        sum += (mpp_i128)p->price[t] * g->capacity[t];
-    }
-    p->rent = (int64_t)((sum + ((mpp_i128)1 << MPP_PW_PRICE_BITS) - 1) >> MPP_PW_PRICE_BITS);
-    for (p->n_rows = 0; p->n_rows < FIRST_ROWS; p->n_rows++) {
-        int32_t dearest = -1;
-        for (int32_t t = 0; t < g->n_rows; t++) {
-            bool taken = p->price[t] == 0;
-            for (int32_t r = 0; r < p->n_rows; r++)
-                taken |= p->row[r] == t;
-            if (!taken && (dearest < 0 || (double)p->price[t] * (double)g->capacity[t] > (double)p->price[dearest] * (double)g->capacity[dearest]))
-                dearest = t;
-        }
-        if (dearest < 0)
-            break;
-        p->row[p->n_rows] = dearest;
-    }
-    return true;
-}
-
-/* The bound that prices give, or false where a component is too large. */
-static bool prepare(struct pack *p)
-{
-    if (!find_parts(p))
-        return false;
-    mpp_i128 sum = -(mpp_i128)p->rent;
-    for (int32_t i = 0; i < p->n_parts; i++)
-        sum += (mpp_i128)p->part[i]->least * p->part[i]->n_copies;
-    p->bound = sum > MPP_PW_BIG ? MPP_PW_BIG : sum < -MPP_PW_BIG ? -MPP_PW_BIG : (int64_t)sum;
-    return true;
 }
 
 /* A distance, searched: what is known of it. */
@@ -549,7 +347,9 @@ struct trial {
 static void try_reach(struct pack *p, struct trial *t)
 {
     struct mpp_pw_pack *x = p->x;
-    p->labels = mpp_pw_labels_new(p->g, p->row, p->n_rows, p->price, t->reach, p->trial);
+    p->labels = mpp_pw_labels_new(p->at->g, p->at->row, p->at->n_rows, p->at->price, t->reach, p->at->trial);
+    if (x->most_work > 0)
+        p->labels->most_work = x->most_work;
     if (x->glance) {
         p->labels->beam = BEAM;
         p->labels->most_work = GLANCE_WORK;
@@ -568,7 +368,7 @@ static void try_reach(struct pack *p, struct trial *t)
     if (t->better) {
         x->upper = x->cost = t->cost;
         x->found = true;
-        memcpy(x->best, x->choice, sizeof *x->best * (size_t)p->g->n_nodes);
+        memcpy(x->best, x->choice, sizeof *x->best * (size_t)p->at->g->n_nodes);
     }
 }
 
@@ -585,32 +385,30 @@ static void solve(struct pack *p)
     struct mpp_pw_pack *x = p->x;
     struct trial t = {0};
     for (int trial = 0; trial < MOST_TRIALS && !x->watch->expired(x->watch->context); trial++) {
-        mpp_arena_free(p->trial);
-        p->trial = mpp_arena_scratch(p->scratch);
-        if (!prepare(p))
+        if (!mpp_pw_items_sort(p->at))
             return;
-        x->bound = p->bound > x->bound ? p->bound : x->bound;
+        x->bound = p->at->bound > x->bound ? p->at->bound : x->bound;
         if (trial == 0) {
-            t.reach = (int64_t)(FIRST_REACH * (double)(p->bound > 0 ? p->bound : 1)) + 1;
-            t.reach = x->lower - p->bound > t.reach ? x->lower - p->bound : t.reach;
+            t.reach = (int64_t)(FIRST_REACH * (double)(p->at->bound > 0 ? p->at->bound : 1)) + 1;
+            t.reach = x->lower - p->at->bound > t.reach ? x->lower - p->at->bound : t.reach;
         }
-        int64_t most = x->upper - 1 - p->bound;
+        int64_t most = x->upper - 1 - p->at->bound;
         t.reach = t.reach < most ? t.reach : most;
         if (most < 0) {
             x->status = x->found ? MPP_PW_EXACT_OPTIMAL : MPP_PW_EXACT_NONE;
             return;
         }
-        int32_t rows = p->n_rows;
+        int32_t rows = p->at->n_rows;
         try_reach(p, &t);
-        x->rows = p->n_rows;
-        if (!t.whole || (t.any && !t.fits && p->n_rows == rows))
+        x->rows = p->at->n_rows;
+        if (!t.whole || (t.any && !t.fits && p->at->n_rows == rows))
             return;
         if (t.any && !t.fits)
             continue;             /* again, with the rows it is over */
-        most = x->upper - 1 - p->bound;
+        most = x->upper - 1 - p->at->bound;
         if (!t.cut) {
             x->reach = t.reach;
-            x->bound = p->bound + t.reach > x->bound ? p->bound + t.reach : x->bound;
+            x->bound = p->at->bound + t.reach > x->bound ? p->at->bound + t.reach : x->bound;
             if (most <= t.reach) {
                 x->status = x->found ? MPP_PW_EXACT_OPTIMAL : MPP_PW_EXACT_NONE;
                 return;
@@ -626,36 +424,9 @@ static void solve(struct pack *p)
     }
 }
 
-int32_t mpp_pw_pack_hub(const struct mpp_pw_graph *g)
+void mpp_pw_pack_near(struct mpp_pw_items *at, struct mpp_pw_pack *x)
 {
-    int32_t hub = -1, most = HUB_EDGES - 1;
-    for (int32_t i = 0; i < g->n_nodes; i++) {
-        int32_t n = 0;
-        for (int32_t q = 0; q < g->nodes[i].n_edges && !g->nodes[i].gone; q++)
-            n += !g->edges[g->nodes[i].edges[q]].gone;
-        if (n > most && g->nodes[i].n <= HUB_CHOICES) {
-            hub = i;
-            most = n;
-        }
-    }
-    return hub;
-}
-
-void mpp_pw_pack_solve(struct mpp_pw_graph *g, struct mpp_pw_pack *x)
-{
-    struct mpp_arena *scratch = mpp_arena_scratch(g->arena);
-    struct pack p = {.g = g, .x = x, .scratch = scratch, .trial = mpp_arena_scratch(scratch)};
+    struct pack p = {.at = at, .x = x};
     x->status = MPP_PW_EXACT_LIMIT;
-    x->found = false;
-    x->bound = x->lower;
-    x->choice = mpp_arena_array(scratch, g->n_nodes, int32_t);
-    if (take_prices(&p)) {
-        find_components(&p);
-        x->components = p.n_components;
-        solve(&p);
-    }
-    x->parts = p.n_parts;
-    x->choice = NULL;
-    mpp_arena_free(p.trial);
-    mpp_arena_free(scratch);
+    solve(&p);
 }

@@ -1,4 +1,5 @@
-/* pack.h - what pack.c (components put together), part.c (labels of one component) and label.c share. */
+/* pack.h - what items.c (components), part.c (labels of one), label.c and rest.c (sums of labels), pack.c (components put together),
+ * master.c (prices) and branch.c (the tree) share. */
 #ifndef MPP_PACK_H
 #define MPP_PACK_H
 
@@ -97,6 +98,7 @@ struct mpp_pw_part {
     size_t copy_cap;
     int64_t *const *priced;       /* [nodes of the graph][choices] cost and price of bytes */
     int64_t least;                /* its least priced cost */
+    int64_t entries;              /* that its tables' sums read */
     struct mpp_pw_list list;      /* its labels */
     struct mpp_pw_bucket *bucket; /* [n] in the order of elimination */
     struct mpp_arena *arena;
@@ -105,13 +107,23 @@ struct mpp_pw_part {
 /* Bytes of choice K while ROW passes. */
 int64_t mpp_pw_bytes_at(const struct mpp_pw_node *v, int32_t row, int32_t k);
 
-/* Cost and floor of the price of the bytes of each choice of NODE. */
+/* Cost and floor of the price of the bytes of each choice of NODE; the same into OUT. */
 int64_t *mpp_pw_priced(const struct mpp_pw_graph *g, int32_t node, const int64_t *price, struct mpp_arena *arena);
+void mpp_pw_priced_again(const struct mpp_pw_graph *g, int32_t node, const int64_t *price, struct mpp_arena *arena, int64_t *out);
 
-/* The component of the N nodes NODE, eliminated at its prices; LOCAL [nodes of the graph] is a node's place among them. NULL:
- * its tables would be too large. */
-struct mpp_pw_part *mpp_pw_part_new(const struct mpp_pw_graph *g, int32_t *node, int32_t n, int64_t *const *priced,
-                                    const int32_t *local, struct mpp_arena *arena);
+/* The component of the N nodes NODE, in the order in which they are to be eliminated; LOCAL [nodes of the graph] is a node's
+ * place among them. NULL: its tables would be too large. */
+struct mpp_pw_part *mpp_pw_part_new(const struct mpp_pw_graph *g, int32_t *node, int32_t n, const int32_t *local,
+                                    struct mpp_arena *arena);
+
+/* Its tables and the least that it costs, at PRICED [nodes of the graph], which must outlive it. */
+void mpp_pw_part_price(struct mpp_pw_part *part, const struct mpp_pw_graph *g, int64_t *const *priced);
+
+/* What costs that, as CHOICE [n] of its members. False: everything is forbidden. */
+bool mpp_pw_part_cheapest(const struct mpp_pw_part *part, const struct mpp_pw_graph *g, int32_t *choice);
+
+/* How much more than the least each choice of its members costs at least, as OUT_OVER [nodes of the graph][choices] of ARENA. */
+void mpp_pw_part_marginals(struct mpp_pw_part *part, const struct mpp_pw_graph *g, struct mpp_arena *arena, int64_t **out_over);
 
 /* Its list of labels. False: no room. */
 bool mpp_pw_part_labels(struct mpp_pw_part *part, const struct mpp_pw_graph *g, struct mpp_pw_labels *l);
@@ -133,13 +145,43 @@ void mpp_pw_rest_loosen(struct mpp_pw_labels *l);
 /* At least what that rest costs above its least, beside a sum that holds BYTES [n_rows]; the rows' free bytes are paid for. */
 double mpp_pw_rest_least(const struct mpp_pw_labels *l, const int64_t *bytes);
 
-/* ---- the whole (pack.c) ------------------------------------------------------------------------------------ */
+/* ---- all components (items.c) ------------------------------------------------------------------------------------ */
+
+struct mpp_pw_items {
+    const struct mpp_pw_graph *g;
+    struct mpp_arena *arena, *trial; /* trial: of the parts */
+    int64_t *price;               /* [rows of the graph] per byte, times 2^PRICE_BITS */
+    int32_t n_rows, *row;         /* the rows of interest, at most MPP_PW_LABEL_ROWS */
+    int32_t n_components, *component, *first, *member; /* [nodes]; members by component */
+    int32_t *local;               /* [nodes] place among the component's members */
+    int32_t n_parts, *part_of;    /* [components] */
+    struct mpp_pw_part **part;    /* components that are alike at the rows of interest and in what their bytes cost */
+    int64_t **priced;             /* [nodes][choices] */
+    int64_t bound;                /* nothing costs less */
+};
+
+struct mpp_pw_items *mpp_pw_items_new(const struct mpp_pw_graph *g, struct mpp_arena *arena);
+void mpp_pw_items_free(struct mpp_pw_items *p);
+
+/* PRICE [rows of the graph], cost per byte. False: it is beyond counting. */
+bool mpp_pw_items_take(struct mpp_pw_items *p, const double *price);
+
+/* The rows of interest become those that have the dearest prices. */
+void mpp_pw_items_choose_rows(struct mpp_pw_items *p);
+
+/* Which components are alike, and the bound at the prices. False: one is too large. */
+bool mpp_pw_items_sort(struct mpp_pw_items *p);
+
+/* The bound at other prices, of the rows of interest only, without sorting again. */
+void mpp_pw_items_price(struct mpp_pw_items *p);
+
+/* ---- the whole (pack.c, master.c, branch.c) ------------------------------------------------------------------------- */
 
 struct mpp_pw_pack {
     const double *price;          /* in: [n_rows] cost per byte */
     int64_t lower, upper;         /* in: nothing costs less, only what costs less is of use; without the constant */
     bool glance;                  /* in: only look for a good choice */
-    int64_t work_limit;           /* in: 0: none */
+    int64_t most_work, work_limit; /* in: of one search for labels (0: the usual); of all (0: none) */
     const struct mpp_pw_watch *watch;
     int32_t *best;                /* in: [n_nodes]; out: the choice, where found */
     enum mpp_pw_exact_status status; /* optimal: BEST; none: nothing costs less than upper; limit: BEST may still be new */
@@ -153,6 +195,32 @@ struct mpp_pw_pack {
 /* A node with few choices that very many others hang on, so that it is worth looking at its choices one by one; -1: none. */
 int32_t mpp_pw_pack_hub(const struct mpp_pw_graph *g);
 
+/* What lies near the bound of prices, put together from labels: from small distances to wider ones. */
+void mpp_pw_pack_near(struct mpp_pw_items *at, struct mpp_pw_pack *x);
+
+/* A way to settle one copy of a part, and how many copies take it in the linear program. */
+struct mpp_pw_column {
+    int32_t part, *choice;        /* [members of the part] */
+    int64_t cost, bytes[MPP_PW_LABEL_ROWS];
+    double share;
+};
+
+struct mpp_pw_master {
+    struct mpp_pw_items *at;      /* in: prices to begin with, rows of interest; out: those that give the best bound */
+    int64_t upper;                /* in: bounds as high as that are high enough */
+    const struct mpp_pw_watch *watch;
+    struct mpp_arena *arena;      /* of the columns */
+    int32_t n_columns;
+    size_t column_cap;
+    struct mpp_pw_column *column;
+    int64_t bound, work;
+    int steps;
+};
+
+/* The best prices, by columns as they are needed. False: a component is too large, or GLPK failed. */
+bool mpp_pw_master_solve(struct mpp_pw_master *m);
+
+/* Everything, exactly where the work allows it. */
 void mpp_pw_pack_solve(struct mpp_pw_graph *g, struct mpp_pw_pack *x);
 
 #endif

@@ -1,4 +1,4 @@
-/* pairwise.c - settings, checks, exact evaluation, and the order in which the methods are tried. */
+/* pairwise.c - settings, and the order in which the methods are tried. */
 #include "solver/pairwise.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ static const int64_t SEARCH_WORK = INT64_C(2000000000), RESTART_WORK = INT64_C(5
 enum { MOST_DENSE = 400, WINDOW_CHOICES = 16, FIRST_WINDOW_PAIRS = 3000, LEAST_WINDOW_PAIRS = 300, MOST_WINDOW_PAIRS = 15000 };
 enum { ASCENT_STEPS = 300, ASCENT_STEPS_MANY = 100, PATIENCE = 10, SETTLING_SWEEPS = 20, WARMING_SWEEPS = 10, MOST_STAGES = 50, STARTS = 6, START_STEPS = 25, WIDER = 4,
        WORTH_A_STAGE = 50, EXACT_NODES = 400, MOST_HUBS = 3, LEAST_SHARE = 8 };
-static const double MOST_COST_SUM = 0x1p56, REPORT_S = 0.5, FIRST_STEP = 1.0, AGAIN_STEP = 0.3, SHORTER = 0.7, LEAST_STEP = 1e-4,
+static const double REPORT_S = 0.5, FIRST_STEP = 1.0, AGAIN_STEP = 0.3, SHORTER = 0.7, LEAST_STEP = 1e-4,
                     FIRST_PROBE = 1e-4;
 
 struct mpp_pairwise {
@@ -53,73 +53,6 @@ struct mpp_pairwise_settings mpp_pairwise_defaults(void)
     return (struct mpp_pairwise_settings){.rules = MPP_PAIRWISE_ALL_RULES, .seed = 1};
 }
 
-/* ---- checks -------------------------------------------------------------------------------------------- */
-
-/* The largest of N costs below FORBIDDEN, 0: none. */
-static int64_t largest(const int64_t *cost, int64_t n, int64_t forbidden)
-{
-    int64_t most = 0;
-    for (int64_t i = 0; i < n; i++)
-        most = cost[i] < forbidden && cost[i] > most ? cost[i] : most;
-    return most;
-}
-
-static int64_t pairs_of(const struct mpp_pairwise_problem *p, const struct mpp_pairwise_edge *e)
-{
-    return (int64_t)p->nodes[e->a].n_choices * p->nodes[e->b].n_choices;
-}
-
-/* No choice of costs below FORBIDDEN costs more. */
-static mpp_i128 most_cost(const struct mpp_pairwise_problem *p, int64_t forbidden)
-{
-    mpp_i128 sum = 0;
-    for (int32_t i = 0; i < p->n_nodes; i++)
-        sum += largest(p->nodes[i].cost, p->nodes[i].n_choices, forbidden);
-    for (int32_t e = 0; e < p->n_edges; e++)
-        sum += largest(p->edges[e].cost, pairs_of(p, &p->edges[e]), forbidden);
-    return sum;
-}
-
-static int shift_of(mpp_i128 most_cost)
-{
-    int shift = 0;
-    while ((double)(most_cost >> shift) >= MOST_COST_SUM)
-        shift++;
-    return shift;
-}
-
-static bool node_valid(const struct mpp_pairwise_node *n, mpp_i128 *bytes_sum)
-{
-    if (n->n_choices < 1 || n->cost == NULL || n->n_usages < 0)
-        return false;
-    for (int32_t k = 0; k < n->n_choices; k++)
-        if (n->cost[k] < 0)
-            return false;
-    for (int32_t u = 0; u < n->n_usages; u++) {
-        const struct mpp_pairwise_usage *x = &n->usages[u];
-        int64_t most = 0;
-        if (x->begin < 0 || x->begin > x->end || x->bytes == NULL)
-            return false;
-        for (int32_t k = 0; k < n->n_choices; k++) {
-            if (x->bytes[k] < 0)
-                return false;
-            most = x->bytes[k] > most ? x->bytes[k] : most;
-        }
-        *bytes_sum += x->begin < x->end ? most : 0;
-    }
-    return true;
-}
-
-static bool edge_valid(const struct mpp_pairwise_problem *p, const struct mpp_pairwise_edge *e)
-{
-    if (e->a < 0 || e->a >= p->n_nodes || e->b < 0 || e->b >= p->n_nodes || e->cost == NULL)
-        return false;
-    for (int64_t i = 0; i < pairs_of(p, e); i++)
-        if (e->cost[i] < 0)
-            return false;
-    return true;
-}
-
 static bool expired(void *context)
 {
     struct mpp_pairwise *s = context;
@@ -137,22 +70,13 @@ enum mpp_status mpp_pairwise_setup(const struct mpp_pairwise_problem *problem,
                                    const struct mpp_pairwise_settings *settings, struct mpp_arena *parent,
                                    struct mpp_pairwise **out)
 {
-    mpp_i128 bytes = 0;
     *out = NULL;
-    if (problem->n_nodes < 0 || problem->n_edges < 0 || problem->capacity < 0)
-        return MPP_INVALID;
-    for (int32_t i = 0; i < problem->n_nodes; i++)
-        if (!node_valid(&problem->nodes[i], &bytes))
-            return MPP_INVALID;
-    for (int32_t e = 0; e < problem->n_edges; e++)
-        if (!edge_valid(problem, &problem->edges[e]))
-            return MPP_INVALID;
-    if (bytes > INT64_MAX / 2)
+    if (!mpp_pw_problem_valid(problem))
         return MPP_INVALID;
     struct mpp_arena *arena = mpp_arena_scratch(parent);
     struct mpp_pairwise *s = mpp_arena_array(arena, 1, struct mpp_pairwise);
     *s = (struct mpp_pairwise){.arena = arena, .p = problem, .set = *settings};
-    s->costs = (struct mpp_pw_costs){shift_of(most_cost(problem, MPP_PAIRWISE_FORBIDDEN)), MPP_PAIRWISE_FORBIDDEN};
+    s->costs = (struct mpp_pw_costs){mpp_pw_problem_shift(problem, MPP_PAIRWISE_FORBIDDEN), MPP_PAIRWISE_FORBIDDEN};
     s->watch = (struct mpp_pw_watch){expired, s};
     s->random.state = settings->seed * UINT64_C(0x9E3779B97F4A7C15) | 1;
     s->best = mpp_arena_array(arena, problem->n_nodes, int32_t);
@@ -170,67 +94,6 @@ void mpp_pairwise_free(struct mpp_pairwise *solver)
     mpp_pw_relax_free(solver->relax);
     mpp_pw_graph_free(solver->g);
     mpp_arena_free(solver->arena);
-}
-
-/* ---- evaluation ------------------------------------------------------------------------------------------ */
-
-struct change {
-    int32_t time;
-    int64_t bytes;
-};
-
-/* Ends before begins. */
-static int by_time(const void *a, const void *b)
-{
-    const struct change *x = a, *y = b;
-    if (x->time != y->time)
-        return x->time < y->time ? -1 : 1;
-    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
-}
-
-static int64_t peak_of(const struct mpp_pairwise_problem *p, const int32_t *choice, struct mpp_arena *scratch)
-{
-    int64_t n = 0, now = 0, peak = 0;
-    for (int32_t i = 0; i < p->n_nodes; i++)
-        n += 2 * (int64_t)p->nodes[i].n_usages;
-    struct change *change = mpp_arena_array(scratch, n, struct change);
-    n = 0;
-    for (int32_t i = 0; i < p->n_nodes; i++)
-        for (int32_t u = 0; u < p->nodes[i].n_usages; u++) {
-            const struct mpp_pairwise_usage *x = &p->nodes[i].usages[u];
-            if (x->begin >= x->end)
-                continue;
-            change[n++] = (struct change){x->begin, x->bytes[choice[i]]};
-            change[n++] = (struct change){x->end, -x->bytes[choice[i]]};
-        }
-    qsort(change, (size_t)n, sizeof *change, by_time);
-    for (int64_t i = 0; i < n; i++) {
-        now += change[i].bytes;
-        peak = now > peak ? now : peak;
-    }
-    return peak;
-}
-
-bool mpp_pairwise_evaluate(const struct mpp_pairwise_problem *problem, const int32_t *choice, struct mpp_arena *parent,
-                           mpp_i128 *out_objective, int64_t *out_peak_bytes)
-{
-    mpp_i128 sum = 0;
-    bool allowed = true;
-    for (int32_t i = 0; i < problem->n_nodes; i++) {
-        sum += problem->nodes[i].cost[choice[i]];
-        allowed &= problem->nodes[i].cost[choice[i]] < MPP_PAIRWISE_FORBIDDEN;
-    }
-    for (int32_t i = 0; i < problem->n_edges; i++) {
-        const struct mpp_pairwise_edge *e = &problem->edges[i];
-        int64_t c = e->cost[(int64_t)choice[e->a] * problem->nodes[e->b].n_choices + choice[e->b]];
-        sum += c;
-        allowed &= c < MPP_PAIRWISE_FORBIDDEN;
-    }
-    *out_objective = sum;
-    struct mpp_arena *scratch = mpp_arena_scratch(parent);
-    *out_peak_bytes = peak_of(problem, choice, scratch);
-    mpp_arena_free(scratch);
-    return allowed;
 }
 
 /* ---- what is known -------------------------------------------------------------------------------------------- */
@@ -944,7 +807,7 @@ static bool sharpen(struct mpp_pairwise *s)
     if (s->costs.shift == 0 || s->exhausted || proven(s) || expired(s) || limit_of(s) >= s->costs.forbidden)
         return false;
     struct mpp_pw_costs costs = {.forbidden = (int64_t)limit_of(s)};
-    costs.shift = shift_of(most_cost(s->p, costs.forbidden));
+    costs.shift = mpp_pw_problem_shift(s->p, costs.forbidden);
     if (costs.shift >= s->costs.shift)
         return false;
     s->work += s->g->work;

@@ -1,6 +1,7 @@
 /* pairwise_internal.h - what the solver's files share; nobody outside solver/ and its test includes it.
  *
- *     pairwise.c   settings, checks, exact evaluation, the driver
+ *     pairwise.c   settings, the driver
+ *     problem.c    checks, exact evaluation
  *     graph.c      the problem as presolve changes it, and the way back
  *     presolve.c   the rules
  *     times.c      memory rows: which times can bind, which imply others
@@ -22,6 +23,14 @@
 /* Costs at or above MPP_PW_BIG are forbidden; all finite ones together stay below 2^56. */
 #define MPP_PW_INF ((int64_t)1 << 60)
 #define MPP_PW_BIG ((int64_t)1 << 59)
+
+/* ---- the problem (problem.c) ---------------------------------------------------------------------------- */
+
+/* Does it keep to the rules in pairwise.h? */
+bool mpp_pw_problem_valid(const struct mpp_pairwise_problem *p);
+
+/* By how much costs below FORBIDDEN are shifted right, so that all together stay below 2^56. */
+int mpp_pw_problem_shift(const struct mpp_pairwise_problem *p, int64_t forbidden);
 
 /* ---- the graph (graph.c) -------------------------------------------------------------------------- */
 
@@ -141,6 +150,9 @@ void mpp_pw_graph_note(struct mpp_pw_graph *g, struct mpp_pw_step step);
 
 /* CHOICE [n_nodes] holds the choices of nodes that remain; the others are filled in, and all become the problem's. */
 void mpp_pw_graph_replay(const struct mpp_pw_graph *g, int32_t *choice);
+
+/* The same back to before step FROM only. */
+void mpp_pw_graph_replay_from(const struct mpp_pw_graph *g, size_t from, int32_t *choice);
 
 /* CHOICE, of the nodes as they were before step FROM, becomes one of those that remain; false if a choice of it is gone. */
 bool mpp_pw_graph_follow(const struct mpp_pw_graph *g, size_t from, int32_t *choice);

@@ -30,11 +30,11 @@ int64_t mpp_pw_bytes_at(const struct mpp_pw_node *v, int32_t row, int32_t k)
     return 0;
 }
 
-int64_t *mpp_pw_priced(const struct mpp_pw_graph *g, int32_t node, const int64_t *price, struct mpp_arena *arena)
+void mpp_pw_priced_again(const struct mpp_pw_graph *g, int32_t node, const int64_t *price, struct mpp_arena *arena, int64_t *out)
 {
     const struct mpp_pw_node *v = &g->nodes[node];
-    int64_t *out = mpp_arena_array(arena, v->n, int64_t);
-    mpp_i128 *sum = mpp_arena_array(arena, v->n, mpp_i128);
+    struct mpp_arena *scratch = mpp_arena_scratch(arena);
+    mpp_i128 *sum = mpp_arena_array(scratch, v->n, mpp_i128);
     for (int32_t s = 0; s < v->n_segments; s++) {
         mpp_i128 each = 0;
         for (int32_t t = v->segments[s].lo; t < v->segments[s].hi; t++)
@@ -46,6 +46,13 @@ int64_t *mpp_pw_priced(const struct mpp_pw_graph *g, int32_t node, const int64_t
         mpp_i128 x = sum[k] >> MPP_PW_PRICE_BITS;
         out[k] = mpp_pw_add(v->cost[k], x < MPP_PW_BIG ? (int64_t)x : MPP_PW_INF);
     }
+    mpp_arena_free(scratch);
+}
+
+int64_t *mpp_pw_priced(const struct mpp_pw_graph *g, int32_t node, const int64_t *price, struct mpp_arena *arena)
+{
+    int64_t *out = mpp_arena_array(arena, g->nodes[node].n, int64_t);
+    mpp_pw_priced_again(g, node, price, arena, out);
     return out;
 }
 
@@ -287,11 +294,11 @@ static void fill_outside(const struct mpp_pw_graph *g, struct mpp_pw_part *part,
     }
 }
 
-struct mpp_pw_part *mpp_pw_part_new(const struct mpp_pw_graph *g, int32_t *node, int32_t n, int64_t *const *priced,
-                                    const int32_t *local, struct mpp_arena *arena)
+struct mpp_pw_part *mpp_pw_part_new(const struct mpp_pw_graph *g, int32_t *node, int32_t n, const int32_t *local,
+                                    struct mpp_arena *arena)
 {
     struct mpp_pw_part *part = mpp_arena_array(arena, 1, struct mpp_pw_part);
-    *part = (struct mpp_pw_part){.n = n, .node = node, .priced = priced, .arena = arena};
+    *part = (struct mpp_pw_part){.n = n, .node = node, .arena = arena};
     part->bucket = mpp_arena_array(arena, n, struct mpp_pw_bucket);
     struct mpp_arena *scratch = mpp_arena_scratch(arena);
     struct order o = {.g = g, .part = part, .scratch = scratch};
@@ -302,7 +309,7 @@ struct mpp_pw_part *mpp_pw_part_new(const struct mpp_pw_graph *g, int32_t *node,
     o.below = mpp_arena_array(scratch, n, int32_t);
     o.count = mpp_arena_array(scratch, n, int32_t);
     o.waiting = mpp_arena_array(scratch, n, int32_t);
-    int32_t *bucket_of = mpp_arena_array(scratch, n, int32_t), *digit = mpp_arena_array(scratch, n, int32_t);
+    int32_t *bucket_of = mpp_arena_array(scratch, n, int32_t);
     size_t *child_cap = mpp_arena_array(scratch, n, size_t), *stride_cap = mpp_arena_array(scratch, n, size_t);
     double total = 0;
     bool ok = true;
@@ -315,18 +322,74 @@ struct mpp_pw_part *mpp_pw_part_new(const struct mpp_pw_graph *g, int32_t *node,
         set_up(&part->bucket[j], part, g, local);
     for (int32_t j = 0; j < n && ok; j++)
         hang_up(part, j, bucket_of, child_cap, stride_cap);
-    for (int32_t j = 0; j < n && ok; j++)
-        fill_table(g, part, &part->bucket[j], digit);
-    for (int32_t j = 0; j < n && ok; j++)
-        for (int64_t e = 0; e < part->bucket[j].size && j + 1 < n; e++)
-            part->bucket[j].outside[e] = MPP_PW_INF;
-    for (int32_t j = n - 1; j >= 0 && ok; j--)
-        fill_outside(g, part, &part->bucket[j], digit);
+    part->entries = (int64_t)total;
     mpp_arena_free(scratch);
-    if (!ok)
-        return NULL;
-    part->least = part->bucket[n - 1].table[0]; /* connected: only the last one's scope is empty */
-    return part;
+    return ok ? part : NULL;
+}
+
+void mpp_pw_part_price(struct mpp_pw_part *part, const struct mpp_pw_graph *g, int64_t *const *priced)
+{
+    struct mpp_arena *scratch = mpp_arena_scratch(part->arena);
+    int32_t *digit = mpp_arena_array(scratch, part->n, int32_t);
+    part->priced = priced;
+    for (int32_t j = 0; j < part->n; j++)
+        fill_table(g, part, &part->bucket[j], digit);
+    mpp_arena_free(scratch);
+    part->least = part->bucket[part->n - 1].table[0]; /* connected: only the last one's scope is empty */
+}
+
+bool mpp_pw_part_cheapest(const struct mpp_pw_part *part, const struct mpp_pw_graph *g, int32_t *choice)
+{
+    struct mpp_arena *scratch = mpp_arena_scratch(part->arena);
+    int32_t *digit = mpp_arena_array(scratch, part->n, int32_t);
+    for (int32_t j = part->n - 1; j >= 0 && part->least < MPP_PW_BIG; j--) {
+        const struct mpp_pw_bucket *b = &part->bucket[j];
+        int64_t e = 0;
+        int32_t k = 0;
+        for (int32_t q = 0; q < b->n_scope; q++) {
+            digit[q] = choice[b->scope[q]];
+            e += digit[q] * b->stride[q];
+        }
+        while (sum_at(g, part, b, digit, k) != b->table[e])
+            k++;
+        choice[b->var] = k;
+    }
+    mpp_arena_free(scratch);
+    return part->least < MPP_PW_BIG;
+}
+
+static void look_outside(const struct mpp_pw_graph *g, struct mpp_pw_part *part, int32_t *digit)
+{
+    for (int32_t j = 0; j + 1 < part->n; j++)
+        for (int64_t e = 0; e < part->bucket[j].size; e++)
+            part->bucket[j].outside[e] = MPP_PW_INF;
+    for (int32_t j = part->n - 1; j >= 0; j--)
+        fill_outside(g, part, &part->bucket[j], digit);
+}
+
+void mpp_pw_part_marginals(struct mpp_pw_part *part, const struct mpp_pw_graph *g, struct mpp_arena *arena, int64_t **out_over)
+{
+    struct mpp_arena *scratch = mpp_arena_scratch(part->arena);
+    int32_t *digit = mpp_arena_array(scratch, part->n, int32_t);
+    look_outside(g, part, digit);
+    for (int32_t j = 0; j < part->n; j++) {
+        const struct mpp_pw_bucket *b = &part->bucket[j];
+        int32_t node = part->node[b->var];
+        int64_t *over = out_over[node] = mpp_arena_array(arena, g->nodes[node].n, int64_t);
+        for (int32_t k = 0; k < g->nodes[node].n; k++)
+            over[k] = MPP_PW_INF;
+        for (int64_t e = 0; e < b->size; e++) {
+            if (b->table[e] >= MPP_PW_BIG || b->outside[e] >= MPP_PW_BIG)
+                continue;
+            digits(b, e, digit);
+            for (int32_t k = 0; k < g->nodes[node].n; k++) {
+                int64_t x = sum_at(g, part, b, digit, k);
+                x = x >= MPP_PW_BIG ? MPP_PW_INF : x - b->table[e] + b->outside[e];
+                over[k] = x < over[k] ? x : over[k];
+            }
+        }
+    }
+    mpp_arena_free(scratch);
 }
 
 /* ---- labels -------------------------------------------------------------------------------------------------------- */
@@ -400,6 +463,7 @@ bool mpp_pw_part_labels(struct mpp_pw_part *part, const struct mpp_pw_graph *g, 
 {
     struct mpp_arena *scratch = mpp_arena_scratch(part->arena);
     int32_t *digit = mpp_arena_array(scratch, part->n, int32_t);
+    look_outside(g, part, digit);
     for (int32_t j = 0; j < part->n && !l->full; j++) {
         struct mpp_pw_bucket *b = &part->bucket[j];
         note_below(l, g, part, b);
