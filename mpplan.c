@@ -222,9 +222,9 @@ static enum mpp_status check_stats(struct mpp_arena *arena, struct mpp_diag *dia
     if (slash)
         *(slash == folder ? slash + 1 : slash) = '\0';
     if (stat(path, &st) != 0)
-        return errno != ENOENT || access(slash ? folder : ".", W_OK | X_OK) != 0 ? cannot_write(diag, path) : MPP_OK;
+        return errno != ENOENT || access(slash ? folder : ".", W_OK | X_OK) != 0 ? mpp_outdir_cannot_write(diag, path) : MPP_OK;
     errno = EISDIR;
-    return S_ISDIR(st.st_mode) || access(path, W_OK) != 0 ? cannot_write(diag, path) : MPP_OK;
+    return S_ISDIR(st.st_mode) || access(path, W_OK) != 0 ? mpp_outdir_cannot_write(diag, path) : MPP_OK;
 }
 
 static enum mpp_status write_stats(struct mpp_arena *arena, struct mpp_diag *diag, const char *path,
