@@ -80,7 +80,7 @@ def row(model, preset, gpus, limit_s, with_alone):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--limit", type=int, default=60, help="CPU seconds of one run")
+    parser.add_argument("--limit", type=int, default=120, help="CPU seconds of one run")
     parser.add_argument("--gpus", default="8,64,256,1024")
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("names", nargs="*", help="presets")
