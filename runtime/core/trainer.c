@@ -454,6 +454,8 @@ static void run(struct mpp_rank *r)
         mpp_agree(r, mpp_trace_write(r, job->options->profile, &error), &error);
     if (r->rank == 0)
         conclude(r);
+    mpp_device_synchronize(r);
+    r->transport->ops->barrier(r, MPP_WORLD); /* nobody lets go of a device that others' last sums still read */
 }
 
 void mpp_trainer_rank(struct mpp_rank *r)

@@ -64,7 +64,7 @@ void mpp_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, 
     double begun_s = mpp_trace_begin(r);
     ncclComm_t comm = mpp_cuda_group(r, mask);
     mpp_rank_moves(r);
-    MPP_NCCL_CHECK(r, mask, ncclAllReduce(x, x, (size_t)count, ncclFloat32, op == MPP_REDUCE_MAX ? ncclMax : ncclSum, comm,
+    MPP_NCCL_CHECK(r, mask, comm, ncclAllReduce(x, x, (size_t)count, ncclFloat32, op == MPP_REDUCE_MAX ? ncclMax : ncclSum, comm,
                                           r->device->compute));
     mpp_trace_end(r, begun_s, MPP_TRACE_ALL_REDUCE, (int)mask, 0, 4 * count);
 }
@@ -83,7 +83,7 @@ static void scatter_sums(struct mpp_rank *r, cudaStream_t stream, enum mpp_scrat
         move_parts(r, stream, mask, c, true, (void *)(uintptr_t)src, packed);
         parts = packed;
     }
-    MPP_NCCL_CHECK(r, mask, ncclReduceScatter(parts, dst, (size_t)part_elements(c), ncclFloat32, ncclSum, comm, stream));
+    MPP_NCCL_CHECK(r, mask, comm, ncclReduceScatter(parts, dst, (size_t)part_elements(c), ncclFloat32, ncclSum, comm, stream));
 }
 
 void mpp_reduce_scatter(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const float *src, float *dst)
@@ -116,7 +116,7 @@ void mpp_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t c
         return;
     ncclComm_t comm = mpp_cuda_group(r, mask);
     mpp_rank_moves(r);
-    MPP_NCCL_CHECK(r, mask, ncclAllReduce(x, x, (size_t)count, ncclFloat32, ncclSum, comm, go_beside(r)));
+    MPP_NCCL_CHECK(r, mask, comm, ncclAllReduce(x, x, (size_t)count, ncclFloat32, ncclSum, comm, go_beside(r)));
 }
 
 void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, float *src, float *dst)
@@ -154,7 +154,7 @@ static void gather(struct mpp_rank *r, int64_t bytes, unsigned mask, int64_t out
     ncclComm_t comm = mpp_cuda_group(r, mask);
     mpp_rank_moves(r);
     void *parts = c.even ? dst : mpp_cuda_scratch(r, MPP_SCRATCH_UNPACK, (size_t)(c.n * part_elements(&c) * bytes));
-    MPP_NCCL_CHECK(r, mask, ncclAllGather(src, parts, (size_t)(part_elements(&c) * bytes), ncclInt8, comm, r->device->compute));
+    MPP_NCCL_CHECK(r, mask, comm, ncclAllGather(src, parts, (size_t)(part_elements(&c) * bytes), ncclInt8, comm, r->device->compute));
     if (!c.even)
         move_parts(r, r->device->compute, mask, &c, false, dst, parts);
     mpp_trace_end(r, begun_s, MPP_TRACE_ALL_GATHER, (int)mask, 0, bytes * outer * extent * inner);
@@ -253,14 +253,14 @@ static void exchange_pieces(struct mpp_rank *r, unsigned mask, const struct mpp_
             dense(&box, box.dst_stride);
             mpp_cuda_copy_box(r, stream, &box, src + bytes * from, out + bytes * i * room);
         }
-    MPP_NCCL_CHECK(r, mask, ncclGroupStart());
+    MPP_NCCL_CHECK(r, mask, comm, ncclGroupStart());
     for (int i = 0; i < n; i++) {
         if (mpp_exchange_piece(r, mask, x, own, i, &from, &to, &p))
-            MPP_NCCL_CHECK(r, mask, ncclSend(out + bytes * i * room, (size_t)(elements(&p) * bytes), ncclInt8, i, comm, stream));
+            MPP_NCCL_CHECK(r, mask, comm, ncclSend(out + bytes * i * room, (size_t)(elements(&p) * bytes), ncclInt8, i, comm, stream));
         if (mpp_exchange_piece(r, mask, x, i, own, &from, &to, &p))
-            MPP_NCCL_CHECK(r, mask, ncclRecv(in + bytes * i * room, (size_t)(elements(&p) * bytes), ncclInt8, i, comm, stream));
+            MPP_NCCL_CHECK(r, mask, comm, ncclRecv(in + bytes * i * room, (size_t)(elements(&p) * bytes), ncclInt8, i, comm, stream));
     }
-    MPP_NCCL_CHECK(r, mask, ncclGroupEnd());
+    MPP_NCCL_CHECK(r, mask, comm, ncclGroupEnd());
     for (int i = 0; i < n; i++)
         if (mpp_exchange_piece(r, mask, x, i, own, &from, &to, &p)) {
             struct mpp_box box = box_of(&p);
@@ -347,7 +347,7 @@ void mpp_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, 
     for (int64_t i = 0; i < count; i += PART) {
         int64_t n = count - i < PART ? count - i : PART;
         mpp_cuda_widen(r, stream, type, n, (const uint16_t *)x + i, wide);
-        MPP_NCCL_CHECK(r, mask, ncclAllReduce(wide, wide, (size_t)n, ncclFloat32, ncclSum, comm, stream));
+        MPP_NCCL_CHECK(r, mask, comm, ncclAllReduce(wide, wide, (size_t)n, ncclFloat32, ncclSum, comm, stream));
         mpp_cuda_round(r, stream, type, n, wide, (uint16_t *)x + i);
     }
     mpp_trace_end(r, begun_s, MPP_TRACE_ALL_REDUCE, (int)mask, 0, 2 * count);

@@ -64,6 +64,9 @@ static inline cudaStream_t mpp_stream(const struct mpp_rank *r)
     return r->device != NULL ? r->device->compute : (cudaStream_t)0;
 }
 
+/* A turn of a wait, the first of them with TURN 0: soon a nap, so that others get on. */
+void mpp_cuda_nap(int *turn);
+
 /* The rank works (core/mesh.c): called where a contraction, an attention or a collective begins. */
 void mpp_rank_moves(struct mpp_rank *r);
 
@@ -73,10 +76,10 @@ void mpp_cuda_leave_if_failed(const struct mpp_rank *r);
 /* A failed call ends the job: "rank R, GPU G: CALL: text of CODE". */
 void mpp_cuda_check(const struct mpp_rank *r, cudaError_t code, const char *call);
 void mpp_blas_check(const struct mpp_rank *r, cublasStatus_t code, const char *call);
-void mpp_nccl_check(const struct mpp_rank *r, unsigned mask, ncclResult_t code, const char *call);
+void mpp_nccl_check(const struct mpp_rank *r, unsigned mask, ncclComm_t comm, ncclResult_t code, const char *call);
 #define MPP_CUDA_CHECK(r, call) mpp_cuda_check(r, call, #call)
 #define MPP_BLAS_CHECK(r, call) mpp_blas_check(r, call, #call)
-#define MPP_NCCL_CHECK(r, mask, call) mpp_nccl_check(r, mask, call, #call)
+#define MPP_NCCL_CHECK(r, mask, comm, call) mpp_nccl_check(r, mask, comm, call, #call)
 
 /* At least BYTES of device memory, valid until the next call with this KIND; aligned as cudaMalloc's. */
 void *mpp_cuda_scratch(struct mpp_rank *r, enum mpp_scratch kind, size_t bytes);
@@ -95,8 +98,12 @@ struct mpp_error;
 int mpp_device_attach(struct mpp_rank *r, int ordinal, struct mpp_error *error);
 void mpp_device_detach(struct mpp_rank *r);
 
-/* groups.c, transfers.c: end the rank's communicators; nothing where there are none. */
+/* groups.c, transfers.c: communicators. mpp_groups_free and mpp_channels_free end the rank's; nothing where there are none. */
 void mpp_comm_end(const struct mpp_rank *r, ncclComm_t comm);
+/* Member INDEX of N joins the communicator of ID: its peers are awaited, unless the job fails meanwhile. Calls with *COMM may
+ * return ncclInProgress: mpp_comm_settle gives their result. */
+ncclResult_t mpp_comm_join(const struct mpp_rank *r, int n, ncclUniqueId id, int index, ncclComm_t *comm);
+ncclResult_t mpp_comm_settle(const struct mpp_rank *r, ncclComm_t comm, ncclResult_t code);
 void mpp_groups_free(struct mpp_rank *r);
 void mpp_channels_free(struct mpp_rank *r);
 

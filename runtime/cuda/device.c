@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/device.h"
 #include "core/job.h"
@@ -263,13 +264,22 @@ void mpp_device_abandon(struct mpp_rank *r)
     mpp_channels_free(r);
 }
 
+void mpp_cuda_nap(int *turn)
+{
+    enum { TURNS = 1000, NAP_US = 50 };
+    if (++*turn < TURNS)
+        sched_yield();
+    else
+        usleep(NAP_US);
+}
+
 /* Until STREAM has done its work; a rank whose peers are gone leaves. */
 static void wait_for(struct mpp_rank *r, cudaStream_t stream)
 {
     cudaError_t code;
-    while ((code = cudaStreamQuery(stream)) == cudaErrorNotReady) {
+    for (int turn = 0; (code = cudaStreamQuery(stream)) == cudaErrorNotReady;) {
         mpp_cuda_leave_if_failed(r);
-        sched_yield();
+        mpp_cuda_nap(&turn);
     }
     mpp_cuda_check(r, code, "cudaStreamQuery");
 }

@@ -3,12 +3,31 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "core/job.h"
 #include "core/transport.h"
 #include "cuda/cuda_internal.h"
 
-void mpp_nccl_check(const struct mpp_rank *r, unsigned mask, ncclResult_t code, const char *call)
+ncclResult_t mpp_comm_settle(const struct mpp_rank *r, ncclComm_t comm, ncclResult_t code)
 {
+    for (int turn = 0; code == ncclInProgress && comm != NULL;) {
+        mpp_cuda_leave_if_failed(r);
+        mpp_cuda_nap(&turn);
+        if (ncclCommGetAsyncError(comm, &code) != ncclSuccess)
+            return ncclInternalError;
+    }
+    return code;
+}
+
+ncclResult_t mpp_comm_join(const struct mpp_rank *r, int n, ncclUniqueId id, int index, ncclComm_t *comm)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclResult_t code = ncclCommInitRankConfig(comm, n, id, index, &config);
+    return mpp_comm_settle(r, *comm, code == ncclSuccess ? ncclInProgress : code);
+}
+
+void mpp_nccl_check(const struct mpp_rank *r, unsigned mask, ncclComm_t comm, ncclResult_t code, const char *call)
+{
+    code = mpp_comm_settle(r, comm, code);
     if (code == ncclSuccess)
         return;
     mpp_cuda_leave_if_failed(r);
@@ -25,7 +44,7 @@ static ncclUniqueId agree_on_id(struct mpp_rank *r, unsigned mask)
     float bytes[NCCL_UNIQUE_ID_BYTES] = {0};
     memset(&id, 0, sizeof id);
     if (mpp_mesh_group_index(r, mask) == 0) {
-        MPP_NCCL_CHECK(r, mask, ncclGetUniqueId(&id));
+        MPP_NCCL_CHECK(r, mask, NULL, ncclGetUniqueId(&id));
         for (int i = 0; i < NCCL_UNIQUE_ID_BYTES; i++)
             bytes[i] = (float)(unsigned char)id.internal[i];
     }
@@ -43,16 +62,17 @@ ncclComm_t mpp_cuda_group(struct mpp_rank *r, unsigned mask)
     ncclComm_t *comm = &r->device->group[mask];
     if (*comm == NULL) {
         ncclUniqueId id = agree_on_id(r, mask);
-        MPP_NCCL_CHECK(r, mask, ncclCommInitRank(comm, mpp_mesh_group_size(r, mask), id, mpp_mesh_group_index(r, mask)));
+        mpp_nccl_check(r, mask, NULL, mpp_comm_join(r, mpp_mesh_group_size(r, mask), id, mpp_mesh_group_index(r, mask), comm),
+                       "joining a communicator");
     }
     return *comm;
 }
 
+/* In a job all ranks have done their work by then (core/trainer.c), or it has failed. Ranks that tests make end when they like. */
 void mpp_comm_end(const struct mpp_rank *r, ncclComm_t comm)
 {
-    const struct mpp_local *local = r->impl;
-    if (local != NULL && (local->exit_code == MPP_EXIT_SYSTEM || local->exit_code == MPP_EXIT_INPUT))
-        (void)ncclCommAbort(comm); /* its work may never end */
+    if (r->impl != NULL)
+        (void)ncclCommAbort(comm);
     else
         (void)ncclCommDestroy(comm);
 }

@@ -129,11 +129,11 @@ static void connect_pair(struct mpp_rank *r, struct channel *c)
     } else {
         r->transport->ops->receive(r, c->part.peer, &id, sizeof id);
     }
-    ncclResult_t code = ncclCommInitRank(&c->comm, 2, id, c->sends ? 0 : 1);
+    ncclResult_t code = mpp_comm_join(r, 2, id, c->sends ? 0 : 1, &c->comm);
     if (code != ncclSuccess)
         mpp_cuda_leave_if_failed(r);
     if (code != ncclSuccess)
-        mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d, transfer %s %s rank %d: ncclCommInitRank: %s", r->rank, name, c->sends ? "to" : "from",
+        mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d, transfer %s %s rank %d: joining a communicator: %s", r->rank, name, c->sends ? "to" : "from",
                  c->part.peer, ncclGetErrorString(code));
 }
 
@@ -227,6 +227,7 @@ void mpp_channels_free(struct mpp_rank *r)
 
 static void check(struct mpp_rank *r, const struct channel *c, ncclResult_t code, const char *call)
 {
+    code = mpp_comm_settle(r, c->comm, code);
     if (code == ncclSuccess)
         return;
     mpp_cuda_leave_if_failed(r);

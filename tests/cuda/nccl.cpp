@@ -16,7 +16,8 @@
 enum { PATIENCE_S = 60 };
 
 struct team {
-    int n, users, arrived;
+    int n, users, joined, arrived;
+    std::string name;                             /* of its id */
     uint64_t generation;
     bool aborted;
     pthread_mutex_t lock;
@@ -156,14 +157,16 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRank(ncclComm_t *out, int n, ncclUniqueId id, int rank)
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
-    std::string key(id.internal);
+    if (config->blocking != 0)
+        return ncclInvalidArgument;
     pthread_mutex_lock(&teams_lock);
-    team *&t = teams[key];
+    team *&t = teams[id.internal];
     if (t == NULL) {
         t = new team();
         t->n = n;
+        t->name = id.internal;
         pthread_mutex_init(&t->lock, NULL);
         pthread_cond_init(&t->wake, NULL);
         t->src.resize((size_t)n);
@@ -171,11 +174,12 @@ ncclResult_t ncclCommInitRank(ncclComm_t *out, int n, ncclUniqueId id, int rank)
     }
     team *own = t;
     own->users++;
-    if (own->users == n)
-        teams.erase(key);
+    own->joined++;
+    if (own->joined == n)
+        teams.erase(own->name);
     pthread_mutex_unlock(&teams_lock);
     *out = new ncclComm{own, rank};
-    return barrier(own);
+    return ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
@@ -183,6 +187,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     team *t = comm->all;
     pthread_mutex_lock(&teams_lock);
     bool last = --t->users == 0;
+    if (last && t->joined < t->n)
+        teams.erase(t->name);
     pthread_mutex_unlock(&teams_lock);
     if (last) {
         pthread_mutex_destroy(&t->lock);
@@ -207,6 +213,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
     pthread_mutex_lock(&comm->all->lock);
     *out = comm->all->aborted ? ncclRemoteError : ncclSuccess;
     pthread_mutex_unlock(&comm->all->lock);
+    pthread_mutex_lock(&teams_lock);
+    *out = *out == ncclSuccess && comm->all->joined < comm->all->n ? ncclInProgress : *out;
+    pthread_mutex_unlock(&teams_lock);
     return ncclSuccess;
 }
 

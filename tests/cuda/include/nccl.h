@@ -17,6 +17,12 @@ typedef struct {
 
 typedef struct ncclComm *ncclComm_t;
 
+typedef struct {
+    int blocking;
+} ncclConfig_t;
+
+#define NCCL_CONFIG_INITIALIZER {1}
+
 typedef enum {
     ncclSuccess = 0,
     ncclUnhandledCudaError = 1,
@@ -35,7 +41,8 @@ const char *ncclGetErrorString(ncclResult_t code);
 const char *ncclGetLastError(ncclComm_t comm);
 ncclResult_t ncclGetVersion(int *version_out);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *out);
-ncclResult_t ncclCommInitRank(ncclComm_t *out, int n, ncclUniqueId id, int rank);
+/* Communicators are not blocking: one is in progress until all members have joined. */
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int rank, ncclConfig_t *config);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out);
