@@ -15,10 +15,10 @@ const char *mpp_emit_run_sh(struct mpp_emit *e)
         "#!/bin/sh\n"
         "# Starts the trainer on this machine, its %s; arguments are the trainer's:\n"
         "#     plan/run.sh --data text:book.txt --steps 100\n"
-        "# A trainer that is not there yet is built: BACKEND=cuda CUDA_ARCH=sm_80 plan/run.sh ... builds it for GPUs.\n"
+        "# A trainer that is not there yet is built; BACKEND=cuda CUDA_ARCH=sm_80 plan/run.sh ... builds and runs that for GPUs.\n"
         "# As processes, on one machine or several: mpirun -n %d plan/trainer ...; under Slurm: sbatch plan/run.sbatch ...\n"
         "dir=$(dirname \"$0\")\n"
-        "[ \"$dir/trainer\" -nt \"$dir/plan.c\" ] || make -s -C \"$dir\" trainer || exit 1\n"
+        "[ -z \"$BACKEND\" ] && [ \"$dir/trainer\" -nt \"$dir/plan.c\" ] || make -s -C \"$dir\" trainer || exit 1\n"
         "exec \"$dir/trainer\" \"$@\"\n",
         n == 1 ? "device this process" : mpp_arena_printf(e->arena, "%d devices threads of one process", n), n);
 }
@@ -41,7 +41,7 @@ const char *mpp_emit_run_sbatch(struct mpp_emit *e)
                      "# Starts the trainer by Slurm, a process for each device; arguments are the trainer's:\n"
                      "#     sbatch plan/run.sbatch --data text:book.txt --steps 100\n"
                      "# The plan's folder is the script's; PLAN=folder sbatch ... names another. MPIRUN: another command, with its options.\n"
-                     "# A trainer that is not there yet is built: BACKEND=cuda CUDA_ARCH=sm_80 sbatch ... builds it for GPUs.\n"
+                     "# A trainer that is not there yet is built; BACKEND=cuda CUDA_ARCH=sm_80 sbatch ... builds and runs that for GPUs.\n"
                      "#SBATCH --job-name=%s\n#SBATCH --nodes=%d\n#SBATCH --ntasks=%d\n#SBATCH --ntasks-per-node=%d\n",
                  mpp_emit_identifier(e->arena, e->whole->model->name), nodes, n, on_node);
     if (c->kind != MPP_LINK_SHARED)
@@ -51,7 +51,7 @@ const char *mpp_emit_run_sbatch(struct mpp_emit *e)
     mpp_text_add(&s, "\n"
                      "script=$(scontrol show job \"$SLURM_JOB_ID\" | sed -n 's/^ *Command=\\(.*run\\.sbatch\\).*/\\1/p')\n"
                      "plan=${PLAN:-$(dirname \"$script\")}\n"
-                     "[ \"$plan/trainer\" -nt \"$plan/plan.c\" ] || make -s -C \"$plan\" trainer || exit 1\n"
+                     "[ -z \"$BACKEND\" ] && [ \"$plan/trainer\" -nt \"$plan/plan.c\" ] || make -s -C \"$plan\" trainer || exit 1\n"
                      "exec ${MPIRUN:-mpirun} -n %d \"$plan/trainer\" \"$@\"\n", n);
     return mpp_text_string(&s);
 }

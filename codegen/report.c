@@ -124,7 +124,7 @@ const char *mpp_report_axis(const struct report *r, int axis)
         if (k == 0 || shares[k].weight > 0.0005)
             mpp_text_add(&s, "%s%s", k ? ", " : "", shares[k].name);
     if (n == 0)
-        mpp_text_add(&s, "nothing");
+        return mpp_arena_printf(r->arena, "nothing: its %d devices do the same", r->mesh->size[axis]);
     mpp_text_add(&s, " over %d", r->mesh->size[axis]);
     if (n > 0 && whole > 0.0005)
         mpp_text_add(&s, "; %s %% of the work is done by all of them", mpp_report_three(r->arena, 100 * whole));

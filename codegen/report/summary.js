@@ -36,7 +36,7 @@ function drawSummary(at) {
       figure("memory", bytes(full.memory.arena_bytes), "memory of a device", [
         `${percent(full.memory.arena_bytes / plan.device.usable_bytes)} of the ${bytes(plan.device.usable_bytes)} usable`,
         plan.stages.length > 1 ? `; the fullest, stage ${p.fullest}` : ""].join("")),
-      figure("gap", p.gap <= 0 ? "optimal" : p.bound_ps > 0 ? `≤ ${slowerAtMost()}` : "?", "slower than the best",
+      figure("gap", p.bound_ps > 0 && p.gap <= 0 ? "0 %" : p.bound_ps > 0 ? `≤ ${slowerAtMost()}` : "?", "slower than the best",
         p.bound_ps > 0 ? `no plan searched is under ${time(p.bound_ps)}` : "no bound")),
     el("p", {id: "claim"}, claim()),
     el("p", {}, plan.stages.length > 1
@@ -47,7 +47,7 @@ function drawSummary(at) {
       const mesh = plan.programs[g.first.program].mesh.filter(a => a.size > 1);
       const who = plan.stages.length > 1 ? `${stagesName(g.stages)}: ` : "";
       return mesh.map(a => el("li", {}, el("span", {class: `key axis${plan.programs[g.first.program].mesh.indexOf(a)}`}),
-        el("b", {}, `${who}${a.axis} ${a.size}`), a.use.startsWith("nothing over") ? " splits nothing" : ` splits ${a.use}`));
+        el("b", {}, `${who}${a.axis} ${a.size}`), ` splits ${a.use}`));
     })));
   if (program.mesh.every(a => a.size === 1) && plan.stages.length === 1)
     at.querySelector(".uses").append(el("li", {}, "Nothing is split: there is one device."));

@@ -151,6 +151,8 @@ def test_script():
     wrong = h.run([p.dir / "run.sh", "--stepz", "4"], 60)
     h.check(wrong.returncode == 2 and "--stepz" in wrong.stderr, "run.sh passes options and exit statuses on", wrong.stderr)
     h.check((p.dir / "trainer").stat().st_mtime_ns == stamp, "run.sh builds once")
+    other = h.run([p.dir / "run.sh", *OPTIONS], 60, env={**env, "BACKEND": "abacus"}, cwd="/")
+    h.check(other.returncode != 0 and "BACKEND=abacus" in other.stderr and not other.stdout, "a trainer for another BACKEND is not run", other.stderr + other.stdout)
     return p, losses(made.stdout)
 
 
