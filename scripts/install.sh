@@ -1,6 +1,6 @@
 # Sourced by quickstart.sh and check.sh: install Debian packages that are missing.
 BUILD_PACKAGES="gcc libc6-dev make meson ninja-build pkg-config python3 libxml2-dev libglpk-dev libjansson-dev libyajl-dev zlib1g-dev libopenblas-dev"
-TEST_PACKAGES="clang libclang-rt-14-dev libopenmpi-dev openmpi-bin python3-numpy python3-jsonschema coinor-cbc git iproute2 jing"
+TEST_PACKAGES="g++ clang libclang-rt-14-dev libopenmpi-dev openmpi-bin python3-numpy python3-jsonschema coinor-cbc git iproute2 jing"
 # For the tests of report.html in a browser; without them those are skipped.
 BROWSER_PACKAGES="chromium chromium-driver python3-selenium"
 # For the test of run.sbatch on a Slurm of one machine; without them it is skipped.
