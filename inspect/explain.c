@@ -30,6 +30,9 @@ static const char *wins(const struct mpp_explain *e, const struct mpp_costs *cho
 {
     double behind = (double)(o->step_ps - chosen->step_ps), step = (double)chosen->step_ps;
     int64_t comm = o->comm_ps - chosen->comm_ps, work = o->work_ps - chosen->work_ps;
+    if (behind < -SURE_BELOW * step && !e->from_plan && o->simulated_ps > chosen->simulated_ps)
+        return mpp_arena_printf(e->arena, "it takes less by the sum, but more event by event, by which plans that are close are chosen: %s instead of %s",
+                                mpp_words_time(e->arena, o->simulated_ps), mpp_words_time(e->arena, chosen->simulated_ps));
     if (behind < -SURE_BELOW * step)
         return e->from_plan ? "it takes less, with the rest optimised: the plan that was read is not the best"
                             : "it takes less: the search left this within its gap";

@@ -135,7 +135,7 @@ static bool has(const struct mpp_thing *thing, const struct mpp_graph *g)
 
 struct mpp_costs mpp_explain_costs(const struct mpp_explain *e, const struct mpp_thing *thing, const struct mpp_plan *plan)
 {
-    struct mpp_costs c = {.step_ps = plan->objective_ps, .memory_bytes = plan->stages[mpp_plan_fullest(plan)].memory.arena_bytes};
+    struct mpp_costs c = {.step_ps = plan->objective_ps, .simulated_ps = plan->simulated_ps, .memory_bytes = plan->stages[mpp_plan_fullest(plan)].memory.arena_bytes};
     struct mpp_arena *scratch = mpp_arena_scratch(e->arena);
     struct mpp_account a;
     mpp_account_make(scratch, e->cluster, plan, &a);

@@ -28,7 +28,7 @@ struct mpp_costs {
     int64_t kernels_ps, copies_ps; /* per step, of the stage that has it: kernels that make or read it; its copies */
     int64_t bytes;                /* of it on a device, as it is made or rests */
     int64_t memory_bytes;         /* of the fullest device in all */
-    int64_t step_ps;
+    int64_t step_ps, simulated_ps; /* simulated: event by event, by which plans of stages that are close are chosen */
     int64_t comm_ps, work_ps;     /* of the step: collectives and messages, the rest that is no waiting */
 };
 
