@@ -139,40 +139,66 @@ struct search_for {               /* what a trial needs */
     const struct mpp_cluster *cluster;
 };
 
-static bool fits_on(const struct search_for *s, int n)
+/* What a trial says of a number of devices. */
+enum verdict { FITS, NOT_FOUND, TOO_SMALL, REFUSED };
+
+static enum verdict try_on(const struct search_for *s, int n)
 {
     struct mpp_arena *scratch = mpp_arena_scratch(s->arena);
     struct mpp_diag *silent = mpp_diag_in(scratch, NULL);
     struct mpp_cluster resized;
     struct mpp_fitted fitted;
     struct mpp_plan_options options = s->options;
+    bool too_small = false;
     options.quiet = options.quick = true;
+    options.too_small = &too_small;
     options.dump_ilp_dir = options.export_iopddl_dir = NULL;
-    bool fits = mpp_cluster_resize(s->cluster, n, &resized)
-                && mpp_fit_plan(scratch, silent, s->g, &resized, &options, s->o->from_plan, false, &fitted) == MPP_OK;
+    enum mpp_status st = mpp_cluster_resize(s->cluster, n, &resized)
+                         ? mpp_fit_plan(scratch, silent, s->g, &resized, &options, s->o->from_plan, false, &fitted) : MPP_INVALID;
     mpp_arena_free(scratch);
-    return fits;
+    return st == MPP_OK ? FITS : too_small ? TOO_SMALL : st == MPP_INVALID ? REFUSED : NOT_FOUND;
 }
 
-/* Twice as many until the model fits, then the least between: as if what fits on N devices did on more. */
-static enum mpp_status find_minimum(const struct search_for *s, struct mpp_diag *diag, int *out)
+/* Twice as many until the model fits, then the least between: as if what fits on N devices did on more. *OUT_FEWER: what is
+ * known of one device less. */
+static enum mpp_status find_minimum(const struct search_for *s, struct mpp_diag *diag, int *out, enum verdict *out_fewer)
 {
     int most = s->cluster->max_devices, none = 0, fits = 1;
-    while (!fits_on(s, fits)) {
+    enum verdict now;
+    *out_fewer = TOO_SMALL;
+    while ((now = try_on(s, fits)) != FITS) {
         if (fits >= most || interrupted) {
             mpp_diag_error(diag, nowhere, interrupted ? "the search was stopped before it found a number of devices that is enough"
                            : "the model fits on no number of devices of %s up to %d", s->cluster->name, fits);
             return interrupted ? MPP_LIMIT : MPP_INFEASIBLE;
         }
+        *out_fewer = now;
         none = fits;
         fits = 2 * fits < most ? 2 * fits : most;
     }
     while (fits - none > 1 && !interrupted) {
         int between = none + (fits - none) / 2;
-        *(fits_on(s, between) ? &fits : &none) = between;
+        now = try_on(s, between);
+        if (now != FITS)
+            *out_fewer = now;
+        *(now == FITS ? &fits : &none) = between;
     }
     *out = fits;
     return MPP_OK;
+}
+
+/* "fits on 36 devices of dgx-a100 at least; ..." */
+static void print_minimum(const char *cluster, int least, enum verdict fewer, const char *stopped)
+{
+    static const char *const why[] = {[NOT_FOUND] = "no plan that fits was found", [REFUSED] = "nothing does what --fix asks",
+                                      [TOO_SMALL] = "none can: parameters and the optimiser's state alone are too large"};
+    printf("fits on %d device%s of %s", least, least == 1 ? "" : "s", cluster);
+    if (stopped)
+        printf("; fewer were not all tried: stopped by %s\n\n", stopped);
+    else if (least == 1)
+        printf(" at least\n\n");
+    else
+        printf(" at least; on %d %s\n\n", least - 1, why[fewer]);
 }
 
 typedef enum mpp_status report_fn(struct mpp_diag *, const struct mpp_graph *, const struct mpp_cluster *, const struct mpp_plan *,
@@ -353,11 +379,12 @@ static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_c
                                        .interrupt = &interrupted, .progress = progress_begin(&progress)};
     enum mpp_status st = MPP_OK;
     int least = 0;
+    enum verdict fewer = TOO_SMALL;
     set_alarm(o->time_limit_s);
     job->phase = "planning (fewer --gpus, a smaller model or --fix need less)";
     may_settle = isatty(STDERR_FILENO);
     if (o->min_gpus)
-        st = find_minimum(&(struct search_for){job->arena, o, options, g, cluster}, job->diag, &least);
+        st = find_minimum(&(struct search_for){job->arena, o, options, g, cluster}, job->diag, &least, &fewer);
     if (st == MPP_OK && least && !mpp_cluster_resize(cluster, least, cluster))
         st = MPP_INVALID;
     const char *stopped = least && interrupted ? mpp_plan_stopped_by(&options) : NULL;
@@ -372,10 +399,8 @@ static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_c
     may_settle = false;
     set_alarm(0);
     progress_end(&progress, options.progress);
-    if (st == MPP_OK && least && !o->json && stopped)
-        printf("fits on %d device%s of %s; fewer were not all tried: stopped by %s\n\n", least, least == 1 ? "" : "s", cluster->name, stopped);
-    else if (st == MPP_OK && least && !o->json)
-        printf("fits on %d device%s of %s at least\n\n", least, least == 1 ? "" : "s", cluster->name);
+    if (st == MPP_OK && least && !o->json)
+        print_minimum(cluster->name, least, fewer, stopped);
     return st;
 }
 

@@ -2,6 +2,7 @@
 #include <time.h>
 
 #include "codegen/fit.h"
+#include "planner/search.h"
 
 enum { MAX_REPLANS = 12, ROOM_STEP = 256 };
 
@@ -35,21 +36,6 @@ static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_diag *di
     return MPP_OK;
 }
 
-static enum mpp_status no_room(struct mpp_arena *arena, struct mpp_diag *diag, const char *from_plan,
-                               const struct mpp_cluster *cluster, const struct mpp_plan *plan, int64_t over)
-{
-    int64_t usable = mpp_device_usable_bytes(&cluster->device);
-    int i = mpp_plan_fullest(plan);
-    const char *where = plan->n_stages > 1 ? mpp_arena_printf(arena, " of stage %d", i) : "";
-    if (from_plan)
-        mpp_diag_error(diag, (struct mpp_loc){from_plan, 0}, "this plan needs %lld bytes per device%s, %s has %lld usable",
-                       (long long)(usable + over), where, cluster->device.name, (long long)usable);
-    else
-        mpp_diag_error(diag, (struct mpp_loc){0}, "no plan whose arena fits the device's %lld usable bytes was found",
-                       (long long)usable);
-    return MPP_INFEASIBLE;
-}
-
 /* The planner's question: what does a stage take once its memory is laid out? */
 struct layout {
     struct mpp_arena *arena;
@@ -75,9 +61,37 @@ static enum mpp_status lay_out(void *context, const struct mpp_plan *plan, int s
     return st;
 }
 
-enum mpp_status mpp_fit_plan(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
-                             const struct mpp_cluster *cluster, const struct mpp_plan_options *options, const char *from_plan,
-                             bool keep, struct mpp_fitted *out)
+/* The plan that came nearest to fitting, by how many bytes too large; and whether the search itself found one. */
+struct nearest {
+    struct mpp_plan *plan;
+    int64_t over;
+};
+
+static enum mpp_status no_room(struct mpp_arena *arena, struct mpp_diag *diag, const char *from_plan, struct mpp_graph *graph,
+                               const struct mpp_cluster *cluster, const struct mpp_plan_options *options, const struct nearest *x)
+{
+    int64_t usable = mpp_device_usable_bytes(&cluster->device);
+    int i = mpp_plan_fullest(x->plan);
+    const struct mpp_stage *stage = &x->plan->stages[i];
+    if (from_plan) {
+        const char *where = x->plan->n_stages > 1 ? mpp_arena_printf(arena, " of stage %d", i) : "";
+        mpp_diag_error(diag, (struct mpp_loc){from_plan, 0}, "this plan needs %lld bytes per device%s, %s has %lld usable",
+                       (long long)(usable + x->over), where, cluster->device.name, (long long)usable);
+    } else if (!options->quiet) {
+        struct mpp_search_result failed = {.least_bytes = usable + x->over, .at_least = stage->memory};
+        failed.where = mpp_arena_printf(arena, "stage %d of %d once its memory is laid out: %d devices, %lld micro-batches, recompute %s",
+                                        i, x->plan->n_stages, stage->n_devices, (long long)x->plan->micro_batches,
+                                        mpp_plan_recompute_word(stage->recompute));
+        mpp_suggest(diag, graph, cluster, options, &failed);
+    }
+    return MPP_INFEASIBLE;
+}
+
+/* MPP_INFEASIBLE: if out_nearest->plan is NULL no plan fits by the search's own count, which it has said unless it is to be
+ * quiet; else none fitted once it was laid out, which is not said. */
+static enum mpp_status fit(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
+                           const struct mpp_cluster *cluster, const struct mpp_plan_options *options, const char *from_plan,
+                           bool keep, struct mpp_fitted *out, struct nearest *out_nearest)
 {
     int64_t usable = mpp_device_usable_bytes(&cluster->device), over = 0;
     int64_t bound_ps = INT64_MAX;     /* of the search in all the room there is: less room proves nothing more */
@@ -86,7 +100,7 @@ enum mpp_status mpp_fit_plan(struct mpp_arena *arena, struct mpp_diag *diag, str
     o.capacity_bytes = usable;
     o.room = lay_out;
     o.room_context = &layout;
-    *out = (struct mpp_fitted){0};
+    *out_nearest = (struct nearest){NULL, INT64_MAX};
     for (int attempt = 0; attempt < MAX_REPLANS; attempt++) {
         double start = now_s();
         if (from_plan)
@@ -94,6 +108,9 @@ enum mpp_status mpp_fit_plan(struct mpp_arena *arena, struct mpp_diag *diag, str
         else
             MPP_TRY(mpp_plan_pipeline(arena, diag, graph, cluster, &o, &out->plan));
         o.export_iopddl_dir = NULL;   /* the problems are those within all the room there is */
+        o.quiet = true;               /* and so is what is said when nothing fits */
+        o.least_bytes = NULL;
+        o.too_small = NULL;
         bound_ps = attempt == 0 ? out->plan->bound_ps : bound_ps;
         out->plan->bound_ps = out->plan->bound_ps < bound_ps ? out->plan->bound_ps : bound_ps;
         MPP_TRY(mpp_plan_derive(arena, diag, graph, cluster, out->plan));
@@ -103,9 +120,31 @@ enum mpp_status mpp_fit_plan(struct mpp_arena *arena, struct mpp_diag *diag, str
         out->lower_s += now_s() - start;
         if (over <= 0)
             return MPP_OK;
+        if (over < out_nearest->over)
+            *out_nearest = (struct nearest){out->plan, over};
         if (from_plan)
             break;
         o.capacity_bytes -= over + usable / ROOM_STEP;
     }
-    return no_room(arena, diag, from_plan, cluster, out->plan, over);
+    return MPP_INFEASIBLE;
+}
+
+enum mpp_status mpp_fit_plan(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
+                             const struct mpp_cluster *cluster, const struct mpp_plan_options *options, const char *from_plan,
+                             bool keep, struct mpp_fitted *out)
+{
+    struct nearest near, other;
+    *out = (struct mpp_fitted){0};
+    enum mpp_status st = fit(arena, diag, graph, cluster, options, from_plan, keep, out, &near);
+    if (st == MPP_INFEASIBLE && near.plan && !from_plan && !options->quick && !mpp_plan_interrupted(options)) {
+        struct mpp_plan_options any = *options; /* the fastest plans are too large: the first that is found may not be */
+        any.quick = any.quiet = true;
+        any.dump_ilp_dir = any.export_iopddl_dir = NULL;
+        any.least_bytes = NULL;
+        st = fit(arena, diag, graph, cluster, &any, NULL, keep, out, &other);
+        near = other.over < near.over ? other : near;
+    }
+    if (st == MPP_INFEASIBLE && near.plan)
+        return no_room(arena, diag, from_plan, graph, cluster, options, &near);
+    return st;
 }

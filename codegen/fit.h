@@ -18,7 +18,8 @@ struct mpp_fitted {
 
 /* Plan GRAPH (before "fuse") on CLUSTER as OPTIONS say (capacity and room are set here), or read the decisions of the file
  * FROM_PLAN (NULL: search), and lower all stages; KEEP: also the programs of several stages. A plan whose arena exceeds the
- * device is planned again with less room. *OUT lives in ARENA. MPP_INFEASIBLE with a diagnostic where nothing fits; else as
+ * device is planned again with less room; if none of these fits, the first plan that a quick search finds may. *OUT lives in ARENA. MPP_INFEASIBLE
+ * with a diagnostic where nothing fits, without one if OPTIONS are quiet; else as
  * mpp_plan_pipeline and mpp_plan_read_json. */
 enum mpp_status mpp_fit_plan(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
                              const struct mpp_cluster *cluster, const struct mpp_plan_options *options, const char *from_plan,

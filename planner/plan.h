@@ -156,10 +156,12 @@ struct mpp_plan_options {
     enum mpp_status (*room)(void *context, const struct mpp_plan *plan, int stage, int64_t *out_bytes);
     void *room_context;
     bool whole_room;              /* leave no reserve for what the programs do not count */
-    bool quick;                   /* any plan that fits will do: the first one is taken */
+    bool quick;                   /* any plan that fits will do: the first one is taken; after as many programs as a whole search
+                                   * solves there is taken to be none */
     bool glance;                  /* where little memory is taken only: what it does not find may be there all the same */
     bool quiet;                   /* nothing fits: MPP_INFEASIBLE without looking for ways out */
     int64_t *least_bytes;         /* nothing fits: what a device needs at least; stays as it is where that is not known. NULL */
+    bool *too_small;              /* set to true where parameters and the optimiser's state alone are more than all devices hold. NULL */
     volatile int *interrupt;      /* an enum mpp_interrupt, set at any time; NULL: none */
 };
 

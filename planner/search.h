@@ -1,4 +1,5 @@
-/* search.h - one run over meshes and micro-batch counts. Internal to planner/: search.c and suggest.c.
+/* search.h - one run over meshes and micro-batch counts. Internal to planner/: search.c and suggest.c; what
+ * mpp_suggest says is also said of plans that do not fit once they are laid out (codegen/fit.c).
  *
  *     struct mpp_search_result r;
  *     enum mpp_status st = mpp_search_run(arena, graph, cluster, &options, &r);

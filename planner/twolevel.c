@@ -67,6 +67,7 @@ struct twolevel {
     struct mpp_plan_options inner; /* with a reserve of memory */
     bool reserve;
     int64_t capacity, programs;   /* programs: that may be solved, as MOST_PROGRAMS */
+    int64_t none_after;           /* so many, and no plan was found: none is looked for any more */
     bool exact;                   /* all programs are solved in the end */
     bool unsure;                  /* an early round gave up: there may be plans that fit that it did not find */
     bool stopped;
@@ -269,11 +270,25 @@ static bool promising(const struct twolevel *w, const struct round *r, int pass)
     return r->schedule.chunks == 1 && k == (least < INT64_MAX ? least : most);
 }
 
-static bool enough(const struct twolevel *w)
+/* How many programs may be solved: small clusters should be answered at once. */
+static int64_t programs_for(int n_devices, bool quick)
+{
+    int64_t n = FEWEST_PROGRAMS + (int64_t)PROGRAMS_PER_DEVICE * n_devices;
+    int64_t most = n_devices > MANY_DEVICES ? MOST_PROGRAMS / 2 : MOST_PROGRAMS; /* there each has more meshes and choices */
+    return quick ? 0 : n < most ? n : most;
+}
+
+/* Programs solved, in units of those without memory. */
+static int64_t spent(const struct twolevel *w)
 {
     int64_t within, more = 0, n = mpp_stages_solved(w->plain.stages, &within);
     n += w->merged.stages == w->plain.stages ? 0 : mpp_stages_solved(w->merged.stages, &more);
-    return w->best.time_ps < INT64_MAX && n + WITHIN_COUNTS * (within + more) > w->programs;
+    return n + WITHIN_COUNTS * (within + more);
+}
+
+static bool enough(const struct twolevel *w)
+{
+    return spent(w) > (w->best.time_ps < INT64_MAX ? w->programs : w->none_after);
 }
 
 /* How far K micro-batches are from the best plan's: the larger over the smaller. */
@@ -454,13 +469,26 @@ static enum mpp_status find_nearest(struct twolevel *w)
     return w->stopped ? MPP_OK : st;
 }
 
+/* What came nearest to fitting. */
+static const struct mpp_stages_nearest *nearest(const struct twolevel *w)
+{
+    const struct mpp_stages_nearest *a = mpp_stages_nearest(w->plain.stages), *b = mpp_stages_nearest(w->merged.stages);
+    return a->bytes == 0 || (b->bytes > 0 && b->bytes < a->bytes) ? b : a;
+}
+
+/* Pins of stages and schedules say nothing of how an op is split. Others may want more samples than early rounds have: a mesh
+ * (tp= leaves a dp that must divide them), ZeRO, which takes a data axis, micro_batch=, whose mesh is not known yet. */
+static bool splits_are_told(const struct mpp_pins *p)
+{
+    return p->micro_batch > 0 || p->dp > 0 || p->tp > 0 || p->mesh.n_axes > 0 || p->zero >= 0 || p->sequence_parallel >= 0
+           || p->vocab_parallel >= 0 || p->n_tensors > 0;
+}
+
 /* With as many micro-batches as can be, and fewer, no number of stages has a plan that fits: nor has any other round, as far as
- * more in flight or larger micro-batches take more memory. Small models are not left at that. */
+ * more in flight or larger micro-batches take more memory. Small models are not left at that, nor what no program was made of. */
 static bool nothing_fits(const struct twolevel *w, bool any)
 {
-    const struct mpp_pins *p = &w->options->pins; /* a mesh that is told wants so many samples: early rounds may have too few */
-    bool told = p->micro_batch > 0 || p->dp > 1 || p->mesh.n_axes > 0;
-    return any && w->best.time_ps == INT64_MAX && !w->unsure && !w->exact && !told;
+    return any && w->best.time_ps == INT64_MAX && !w->unsure && !w->exact && nearest(w)->bytes > 0 && !splits_are_told(&w->options->pins);
 }
 
 static enum mpp_status solve_rounds(struct twolevel *w)
@@ -473,6 +501,8 @@ static enum mpp_status solve_rounds(struct twolevel *w)
             break;
         if (pass == EARLY_PASSES && !w->options->quick && next_round(w, pass) && !interrupted(w))
             find_seed(w);
+        if (pass == EARLY_PASSES && w->options->quick)
+            w->none_after = spent(w) + programs_for(w->cluster->n_devices, false);
         MPP_TRY(solve_pass(w, pass));
     }
     w->bound = w->left_out_ps < w->bound ? w->left_out_ps : w->bound;
@@ -563,14 +593,7 @@ static enum mpp_status solve_exactly(struct twolevel *w)
     return w->stopped ? MPP_OK : st;
 }
 
-/* What came nearest to fitting. */
-static const struct mpp_stages_nearest *nearest(const struct twolevel *w)
-{
-    const struct mpp_stages_nearest *a = mpp_stages_nearest(w->plain.stages), *b = mpp_stages_nearest(w->merged.stages);
-    return a->bytes == 0 || (b->bytes > 0 && b->bytes < a->bytes) ? b : a;
-}
-
-/* The same for the message. */
+/* What came nearest to fitting, for the message. */
 static struct mpp_search_result as_failed(const struct twolevel *w, const struct mpp_stages_nearest *x)
 {
     struct mpp_search_result r = {.least_bytes = x->bytes, .at_least = x->memory};
@@ -648,11 +671,11 @@ static bool shrink_stages(struct twolevel *w, const int64_t *over, int64_t *room
  * room there is. */
 static enum mpp_status search_again(struct twolevel *w, int64_t room)
 {
-    int64_t bound = w->bound, within, more = 0, solved = mpp_stages_solved(w->plain.stages, &within);
+    int64_t bound = w->bound;
     mpp_stages_set_capacity(w->plain.stages, room);
     mpp_stages_set_capacity(w->merged.stages, room);
-    solved += w->merged.stages == w->plain.stages ? 0 : mpp_stages_solved(w->merged.stages, &more);
-    w->programs = solved + WITHIN_COUNTS * (within + more) + AGAIN_PROGRAMS;
+    w->programs = spent(w) + AGAIN_PROGRAMS;
+    w->none_after = w->options->quick ? w->programs : INT64_MAX;
     for (int i = 0; i < w->n_rounds; i++)
         w->round[i].done = false;
     enum mpp_status st = solve_pass(w, EARLY_PASSES);
@@ -760,14 +783,6 @@ static enum mpp_status finish(struct twolevel *w, struct mpp_plan **out)
     return MPP_OK;
 }
 
-/* How many programs may be solved: small clusters should be answered at once. */
-static int64_t programs_for(int n_devices, bool quick)
-{
-    int64_t n = FEWEST_PROGRAMS + (int64_t)PROGRAMS_PER_DEVICE * n_devices;
-    int64_t most = n_devices > MANY_DEVICES ? MOST_PROGRAMS / 2 : MOST_PROGRAMS; /* there each has more meshes and choices */
-    return quick ? 0 : n < most ? n : most;
-}
-
 static void note_least(const struct mpp_plan_options *options, int64_t bytes)
 {
     if (options->least_bytes && bytes > 0)
@@ -784,7 +799,7 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     MPP_TRY(mpp_layering_make(arena, diag, graph, MAX_LAYERS, &layering));
     struct twolevel *w = mpp_arena_array(arena, 1, struct twolevel);
     *w = (struct twolevel){.arena = arena, .diag = diag, .graph = graph, .cluster = cluster, .options = options, .left_out_ps = INT64_MAX,
-                           .programs = programs_for(cluster->n_devices, options->quick)};
+                           .none_after = INT64_MAX, .programs = programs_for(cluster->n_devices, options->quick)};
     w->capacity = options->capacity_bytes > 0 ? options->capacity_bytes : mpp_device_usable_bytes(&cluster->device);
     w->finalists = mpp_finalists_new(arena);
     w->plain.layering = layering;
@@ -811,6 +826,8 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
     bool none = stored_bytes(w) > w->capacity; /* nothing fits, whatever is done */
     if (none && options->quiet) {
         note_least(options, stored_bytes(w));
+        if (options->too_small)
+            *options->too_small = true;
         return MPP_INFEASIBLE;
     }
     if (none)
