@@ -10,8 +10,9 @@
 #include "planner/pairwise_form.h"
 #include "planner/solver_internal.h"
 
-enum { WIDER = 2, NEAR = 16, GLANCES = 2, MOST_FAILED = 5 };
-static const int64_t PAIRWISE_WORK = 500000000, GLANCE_WORK = 150000000;
+/* PROOF_: where the optimum is asked for. Else a first failure tells enough, and the work is better spent on other programs. */
+enum { WIDER = 2, NEAR = 16, GLANCES = 2, MOST_FAILED = 1, PROOF_FAILED = 5 };
+static const int64_t PAIRWISE_WORK = 500000000, GLANCE_WORK = 60000000, PROOF_GLANCE_WORK = 150000000;
 static const double FIRST_REACH = 5e-6, CLOSE = 0.03;
 
 /* The prices of the last ascent, at the rows that are left. */
@@ -56,7 +57,7 @@ static bool solve_alive(struct mpp_solver *s, bool glance, struct mpp_solver_inf
     set.upper = s->upper < MPP_SOLVER_INF ? s->upper : 0;
     set.lower = s->bound;
     set.interrupt = s->set.interrupt;
-    set.work_limit = glance ? GLANCE_WORK : PAIRWISE_WORK;
+    set.work_limit = !glance ? PAIRWISE_WORK : s->set.gap > 0 ? GLANCE_WORK : PROOF_GLANCE_WORK;
     set.work_limit = s->set.work_limit - s->work < set.work_limit ? s->set.work_limit - s->work : set.work_limit;
     set.log = s->set.log;
     set.glance = glance;
@@ -130,7 +131,7 @@ static void glance(struct mpp_solver *s, double reach, struct mpp_solver_info *i
 {
     int64_t before = s->upper;
     bool settled = false;
-    for (int trial = 0; (trial < GLANCES || settled) && s->upper == before && !mpp_solver_closed(s) && !mpp_solver_stopped(s); reach *= WIDER * WIDER, trial++) {
+    for (int trial = 0; (trial < GLANCES || (settled && s->set.gap <= 0)) && s->upper == before && !mpp_solver_closed(s) && !mpp_solver_stopped(s); reach *= WIDER * WIDER, trial++) {
         double target = (double)s->bound + reach;
         bool all = target >= (double)s->upper || target >= (double)(MPP_SOLVER_INF / 2);
         settled = search_below(s, all ? s->upper : (int64_t)target, true, info);
@@ -144,7 +145,7 @@ void mpp_solver_search(struct mpp_solver *s, struct mpp_solver_info *info)
     int64_t begun = s->bound;
     double reach = FIRST_REACH * (double)(s->bound > 0 ? s->bound : 1) + 1, most = HUGE_VAL; /* most: what was too much to search */
     glance(s, reach * WIDER, info);
-    for (int failed = 0; failed < MOST_FAILED && !mpp_solver_closed(s) && !mpp_solver_stopped(s);) {
+    for (int failed = 0; failed < (s->set.gap > 0 ? MOST_FAILED : PROOF_FAILED) && !mpp_solver_closed(s) && !mpp_solver_stopped(s);) {
         double target = most < HUGE_VAL ? ((double)s->bound + fmin(most, (double)s->upper)) / 2 : (double)begun + reach;
         bool all = most == HUGE_VAL ? (double)begun + NEAR * reach >= (double)s->upper || target >= (double)(MPP_SOLVER_INF / 2)
                                     : (double)(s->upper - s->bound) < CLOSE * (double)(s->upper - begun);

@@ -208,29 +208,59 @@ static void print_point(const char *name, const struct point *p)
            mpp_recompute_name((enum mpp_recompute)p->recompute), flavours[p->flavour].name);
 }
 
-/* The best point of each flavour, then points picked from all at random; false: enough of them. */
-static bool next_check(const struct grid *g, int i, uint64_t *random, struct point *out)
+/* Which points were planned, too. */
+struct checked {
+    int n_best, n_random, last;  /* best points of flavours; picked ones; index of the last one from the cheapest on */
+    int64_t last_ps;             /* and its time */
+    uint64_t random;
+    struct point fastest;        /* with the time of its plan */
+};
+
+/* The best point of each flavour, then those that were priced from the cheapest on, as long as one is cheaper than FASTEST_PS,
+ * the fastest plan so far, then points picked from all at random; false: enough of them. */
+static bool next_check(const struct grid *g, struct checked *c, struct point *out)
 {
-    if (i < N_FLAVOURS) {
-        *out = g->best[i];
+    if (c->n_best < N_FLAVOURS) {
+        *out = g->best[c->n_best++];
         return true;
     }
-    *random = *random * 6364136223846793005u + 1442695040888963407u;
-    *out = g->points[(*random >> 33) % (uint64_t)g->n_points];
-    return i < N_FLAVOURS + (g->cluster->n_devices < LARGE ? SAMPLE : SAMPLE_LARGE);
+    const struct point *next = NULL;
+    for (int i = 0; i < g->n_points; i++) {
+        const struct point *p = &g->points[i];
+        bool later = p->time_ps > c->last_ps || (p->time_ps == c->last_ps && i > c->last);
+        if (later && p->time_ps < c->fastest.time_ps && (next == NULL || p->time_ps < next->time_ps))
+            next = p;
+    }
+    if (next != NULL) {
+        c->last_ps = next->time_ps;
+        c->last = (int)(next - g->points);
+        *out = *next;
+        return true;
+    }
+    c->random = c->random * 6364136223846793005u + 1442695040888963407u;
+    *out = g->points[(c->random >> 33) % (uint64_t)g->n_points];
+    return c->n_random++ < (g->cluster->n_devices < LARGE ? SAMPLE : SAMPLE_LARGE);
 }
 
-/* Points as plans of mpplan with the same pins, whose stages may be cut otherwise: by how much they are slower at most;
- * of those that were passed over, how many are faster than the best; and the fastest of all. */
+/* Is P priced already, as the best point of its flavour? */
+static bool is_best(const struct grid *g, const struct point *p)
+{
+    const struct point *b = &g->best[p->flavour];
+    return b->micro_batch == p->micro_batch && b->tp == p->tp && b->pp == p->pp && b->chunks == p->chunks && b->recompute == p->recompute;
+}
+
+/* Points as plans of mpplan with the same pins, whose stages may be cut otherwise, and whose messages between the chunks of
+ * interleaved stages cost what they do: by how much they are slower at most; of those that were passed over, how many are faster than
+ * the best; and the fastest of all. */
 static void check(struct grid *g)
 {
     double most = -1;
-    struct point fastest = {.time_ps = INT64_MAX}, p;
-    uint64_t random = 1;
+    struct checked c = {.random = 1, .last = -1, .last_ps = -1, .fastest = {.time_ps = INT64_MAX}};
+    struct point p;
     int n = 0, wrong = 0;
-    for (int i = 0; g->n_points > 0 && next_check(g, i, &random, &p); i++) {
-        if (p.micro_batch == 0)
-            continue;             /* a flavour without a point */
+    while (g->n_points > 0 && next_check(g, &c, &p)) {
+        if (p.micro_batch == 0 || (c.last >= 0 && c.n_random == 0 && is_best(g, &p)))
+            continue;             /* a flavour without a point; one that was planned */
         struct mpp_arena *scratch = mpp_arena_scratch(g->arena);
         struct mpp_pins pins = pins_of(g, &p);
         struct mpp_plan *plan;
@@ -246,10 +276,10 @@ static void check(struct grid *g)
             best = g->best[f].time_ps < best ? g->best[f].time_ps : best;
         wrong += priced == INT64_MAX && (double)time * (1 + SOLVED_TO) < (double)best;
         p.time_ps = time;
-        fastest = time < fastest.time_ps ? p : fastest;
+        c.fastest = time < c.fastest.time_ps ? p : c.fastest;
     }
     printf("\"check\": {\"plans\": %d, \"most_above\": %.6f, \"wrongly_passed_over\": %d, ", n, most, wrong);
-    print_point("fastest", &fastest);
+    print_point("fastest", &c.fastest);
     printf("}");
 }
 

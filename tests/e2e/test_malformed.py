@@ -548,7 +548,7 @@ OPTIONS = [
     options("programs without a name", ["--dump-ilp", ""], '--dump-ilp "": the name is empty; give a directory'),
     Row("options, a calibration without a name", lambda f: [h.MPPLAN, "--calibrate", ""], '--calibrate "": the name is empty; give a file'),
     Row("options, a model without a name", lambda f: [h.MPPLAN, ""], "model file's name is empty"),
-    Row("options, a step of weeks", lambda f: mpplan(h.ROOT / "models" / "gpt.xml", "--preset", "gpt3-175b"),
+    Row("options, a step of weeks", lambda f: mpplan(h.ROOT / "models" / "gpt.xml", "--preset", "gpt2", "--batch", "16777216"),
         r"a step takes more than \d+ days on 1 x cpu-core.*--gpus"),
     fix("dp=2,dp=4", "dp stands twice"),
     fix("dp=2,,tp=2", "has no value"),
