@@ -150,7 +150,9 @@ void mpp_solver_search(struct mpp_solver *s, struct mpp_solver_info *info)
         bool all = most == HUGE_VAL ? (double)begun + NEAR * reach >= (double)s->upper || target >= (double)(MPP_SOLVER_INF / 2)
                                     : (double)(s->upper - s->bound) < CLOSE * (double)(s->upper - begun);
         reach *= WIDER;
-        if (!all && target <= (double)s->bound)
+        if (!all && (int64_t)target <= s->bound && most < HUGE_VAL)
+            break; /* nothing is left between the bound and what was too much */
+        if (!all && (int64_t)target <= s->bound)
             continue;
         bool settled = search_below(s, all ? s->upper : (int64_t)target, false, info);
         if (all && s->bound >= s->upper && !s->found && s->upper >= MPP_SOLVER_INF)
