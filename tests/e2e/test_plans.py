@@ -486,8 +486,17 @@ def test_stopped():
     p = h.mpplan(*large, "--time-limit", "1")
     told = json.loads(p.stdout).get("stopped") == "--time-limit" if p.returncode == 0 else "stopped before it found a plan" in p.stderr
     h.check(told, "--time-limit: marked", p.stderr[-300:])
+    for _ in range(3):  # on a busy machine a search may end before it hears the signal
+        out, status = interrupted(large)
+        if json.loads(out).get("stopped"):
+            break
+    h.check(status == 0 and json.loads(out).get("stopped") == "Ctrl-C", "Ctrl-C: the best plan so far, marked", out[-200:])
+
+
+def interrupted(arguments):
+    """What mpplan prints when Ctrl-C comes as soon as it shows how far it is; its exit status."""
     watched, terminal = pty.openpty()
-    p = subprocess.Popen([str(x) for x in (h.MPPLAN, *large)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=terminal, text=True)
+    p = subprocess.Popen([str(x) for x in (h.MPPLAN, *arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=terminal, text=True)
     os.close(terminal)
     seen = ""
     while "micro-batches" not in seen and p.poll() is None:
@@ -496,7 +505,7 @@ def test_stopped():
     p.send_signal(signal.SIGINT)
     out, _ = p.communicate(timeout=120)
     os.close(watched)
-    h.check(p.returncode == 0 and json.loads(out).get("stopped") == "Ctrl-C", "Ctrl-C: the best plan so far, marked", out[-200:])
+    return out, p.returncode
 
 
 def test_compilers():
