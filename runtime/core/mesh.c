@@ -1,4 +1,5 @@
 /* mesh.c - coordinates, groups and nested blocks: the arithmetic both transports share. */
+#include <assert.h>
 #include <string.h>
 
 #include "mpp_rt.h"
@@ -122,6 +123,29 @@ void mpp_piece_copy(const struct mpp_piece *piece, const void *src, void *dst)
                 memcpy(to + bytes * (i * piece->dst_stride[0] + j * piece->dst_stride[1] + k * piece->dst_stride[2]),
                        from + bytes * (i * piece->src_stride[0] + j * piece->src_stride[1] + k * piece->src_stride[2]),
                        run_bytes);
+}
+
+struct mpp_exchange mpp_exchange_of(const struct mpp_rank *r, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
+                                    int64_t gather_extent, int split_dim)
+{
+    assert(gather_dim != split_dim);
+    int first = gather_dim < split_dim ? gather_dim : split_dim;
+    int second = gather_dim < split_dim ? split_dim : gather_dim;
+    int64_t offset, valid;
+    struct mpp_exchange x = {.d0 = 1, .d2 = 1, .d4 = 1, .gather_first = gather_dim < split_dim, .gather_extent = gather_extent,
+                             .split_extent = src_dims[split_dim]};
+    for (int d = 0; d < n_dims; d++) {
+        if (d < first)
+            x.d0 *= src_dims[d];
+        else if (d > first && d < second)
+            x.d2 *= src_dims[d];
+        else if (d > second)
+            x.d4 *= src_dims[d];
+    }
+    x.gather_block = mpp_mesh_block(r, mask, 0, gather_extent, &offset, &valid);
+    x.split_block = mpp_mesh_block(r, mask, 0, x.split_extent, &offset, &valid);
+    assert(x.gather_block == src_dims[gather_dim]);
+    return x;
 }
 
 bool mpp_exchange_piece(const struct mpp_rank *r, unsigned mask, const struct mpp_exchange *x, int from, int to,

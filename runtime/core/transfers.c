@@ -112,3 +112,11 @@ int64_t mpp_transfer_bytes(const struct mpp_program *program, const struct mpp_t
         bytes *= mpp_extent_of(&first, transfer->dims[d], transfer->from_split[d]).padded;
     return bytes;
 }
+
+int64_t mpp_transfer_local_bytes(const struct mpp_rank *r, const struct mpp_transfer *t, const unsigned *split)
+{
+    int64_t bytes = mpp_type_bytes(t->type);
+    for (int d = 0; d < t->n_dims; d++)
+        bytes *= mpp_extent_of(r, t->dims[d], split[d]).valid;
+    return bytes;
+}

@@ -33,5 +33,7 @@ void mpp_part_copy(const struct mpp_part *part, int64_t bytes, const void *from,
 int64_t mpp_type_bytes(enum mpp_type type);
 /* Of a place of the ring: the padded local array of a sender. */
 int64_t mpp_transfer_bytes(const struct mpp_program *program, const struct mpp_transfer *transfer);
+/* Of what R has of it, without padding, where its dimensions are cut by SPLIT: from_split or to_split. */
+int64_t mpp_transfer_local_bytes(const struct mpp_rank *r, const struct mpp_transfer *transfer, const unsigned *split);
 
 #endif

@@ -120,6 +120,11 @@ struct mpp_piece {
 };
 void mpp_piece_copy(const struct mpp_piece *piece, const void *src, void *dst);
 
+/* The exchange of an array of SRC_DIMS [n_dims], padded, over MASK: dimension GATHER_DIM is gathered to GATHER_EXTENT, SPLIT_DIM, another
+ * one, is split. Its bytes are left to the caller. */
+struct mpp_exchange mpp_exchange_of(const struct mpp_rank *r, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
+                                    int64_t gather_extent, int split_dim);
+
 /* What member TO gets from member FROM in an all-to-all, as offsets into FROM's src and TO's dst and the
  * strides between. False when the piece is empty. */
 bool mpp_exchange_piece(const struct mpp_rank *r, unsigned mask, const struct mpp_exchange *x, int from, int to,

@@ -3,7 +3,6 @@
  * NCCL moves equal, contiguous parts. A cut that is not one (inner dimensions, last blocks that are short) is packed into parts of
  * equal size first, or unpacked afterwards, by a kernel on the same stream. Sums that go on beside the rank's work are on the
  * communication stream, which waits for what the compute stream has done so far; mpp_wait makes the compute stream wait for it. */
-#include <assert.h>
 #include <string.h>
 
 #include "core/trace.h"
@@ -272,29 +271,15 @@ static void exchange_pieces(struct mpp_rank *r, unsigned mask, const struct mpp_
 static void exchange(struct mpp_rank *r, int64_t bytes, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
                      int64_t gather_extent, int split_dim, const void *src, void *dst)
 {
-    assert(gather_dim != split_dim);
-    int first = gather_dim < split_dim ? gather_dim : split_dim;
-    int second = gather_dim < split_dim ? split_dim : gather_dim;
-    struct mpp_exchange x = {.d0 = 1, .d2 = 1, .d4 = 1, .gather_first = gather_dim < split_dim, .bytes = bytes};
-    int64_t count = 1, offset, valid;
-    for (int d = 0; d < n_dims; d++) {
+    int64_t count = 1;
+    for (int d = 0; d < n_dims; d++)
         count *= src_dims[d];
-        if (d < first)
-            x.d0 *= src_dims[d];
-        else if (d > first && d < second)
-            x.d2 *= src_dims[d];
-        else if (d > second)
-            x.d4 *= src_dims[d];
-    }
     if (mpp_mesh_group_size(r, mask) == 1) {
         copy(r, dst, src, bytes * count);
         return;
     }
-    x.gather_extent = gather_extent;
-    x.gather_block = mpp_mesh_block(r, mask, 0, gather_extent, &offset, &valid);
-    x.split_extent = src_dims[split_dim];
-    x.split_block = mpp_mesh_block(r, mask, 0, x.split_extent, &offset, &valid);
-    assert(x.gather_block == src_dims[gather_dim]);
+    struct mpp_exchange x = mpp_exchange_of(r, mask, n_dims, src_dims, gather_dim, gather_extent, split_dim);
+    x.bytes = bytes;
     double begun_s = mpp_trace_begin(r);
     mpp_rank_moves(r);
     exchange_pieces(r, mask, &x, x.d0 * x.gather_block * x.d2 * x.split_block * x.d4, src, dst);

@@ -159,29 +159,15 @@ void mpp_slice_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t ex
 static void exchange(struct mpp_rank *r, int64_t bytes, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
                      int64_t gather_extent, int split_dim, const void *src, void *dst)
 {
-    assert(gather_dim != split_dim);
-    int first = gather_dim < split_dim ? gather_dim : split_dim;
-    int second = gather_dim < split_dim ? split_dim : gather_dim;
-    struct mpp_exchange x = {.d0 = 1, .d2 = 1, .d4 = 1, .gather_first = gather_dim < split_dim, .bytes = bytes};
-    int64_t count = 1, offset, valid;
-    for (int d = 0; d < n_dims; d++) {
+    int64_t count = 1;
+    for (int d = 0; d < n_dims; d++)
         count *= src_dims[d];
-        if (d < first)
-            x.d0 *= src_dims[d];
-        else if (d > first && d < second)
-            x.d2 *= src_dims[d];
-        else if (d > second)
-            x.d4 *= src_dims[d];
-    }
     if (mpp_mesh_group_size(r, mask) == 1) {
         copy(dst, src, bytes * count);
         return;
     }
-    x.gather_extent = gather_extent;
-    x.gather_block = mpp_mesh_block(r, mask, 0, gather_extent, &offset, &valid);
-    x.split_extent = src_dims[split_dim];
-    x.split_block = mpp_mesh_block(r, mask, 0, x.split_extent, &offset, &valid);
-    assert(x.gather_block == src_dims[gather_dim]);
+    struct mpp_exchange x = mpp_exchange_of(r, mask, n_dims, src_dims, gather_dim, gather_extent, split_dim);
+    x.bytes = bytes;
     double begun_s = mpp_trace_begin(r);
     r->transport->ops->all_to_all(r, mask, &x, src, dst);
     mpp_trace_end(r, begun_s, MPP_TRACE_ALL_TO_ALL, (int)mask, 0, bytes * count);

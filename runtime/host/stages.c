@@ -6,22 +6,13 @@
 #include "core/transport.h"
 #include "mpp_rt.h"
 
-/* Bytes of this rank's local array, on either side. */
-static int64_t local_bytes(const struct mpp_rank *r, const struct mpp_transfer *t, const unsigned *split)
-{
-    int64_t bytes = mpp_type_bytes(t->type);
-    for (int d = 0; d < t->n_dims; d++)
-        bytes *= mpp_extent_of(r, t->dims[d], split[d]).valid;
-    return bytes;
-}
-
 void mpp_send(struct mpp_rank *r, int transfer, const void *x)
 {
     double begun_s = mpp_trace_begin(r);
     const struct mpp_transfer *t = &r->program->transfers[transfer];
     r->transport->ops->transfer_send(r, transfer, x);
     if (r->trace != NULL)
-        mpp_trace_end(r, begun_s, MPP_TRACE_SEND, transfer, 0, local_bytes(r, t, t->from_split));
+        mpp_trace_end(r, begun_s, MPP_TRACE_SEND, transfer, 0, mpp_transfer_local_bytes(r, t, t->from_split));
 }
 
 void mpp_receive(struct mpp_rank *r, int transfer, void *x)
@@ -30,7 +21,7 @@ void mpp_receive(struct mpp_rank *r, int transfer, void *x)
     const struct mpp_transfer *t = &r->program->transfers[transfer];
     r->transport->ops->transfer_receive(r, transfer, x);
     if (r->trace != NULL)
-        mpp_trace_end(r, begun_s, MPP_TRACE_RECEIVE, transfer, 0, local_bytes(r, t, t->to_split));
+        mpp_trace_end(r, begun_s, MPP_TRACE_RECEIVE, transfer, 0, mpp_transfer_local_bytes(r, t, t->to_split));
 }
 
 enum { STAGES_AT_ONCE = 64 };
