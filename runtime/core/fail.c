@@ -12,6 +12,7 @@
 #include "device.h"
 #include "fail.h"
 #include "job.h"
+#include "signals.h"
 #include "transport.h"
 
 /* ---- text that is safe to show ------------------------------------------------------------------------- */
@@ -149,6 +150,8 @@ void mpp_leave(struct mpp_rank *r, int code)
 {
     struct mpp_local *local = r->impl;
     local->exit_code = code;
+    if (code != MPP_EXIT_OK && local->job != NULL)
+        mpp_signals_fail(local->job->signals);
     mpp_device_abandon(r);
     longjmp(local->leave, 1);
 }

@@ -21,7 +21,7 @@ struct mpp_signals {
     pthread_t thread;
     sigset_t waited, mask_before;
     struct sigaction before[N_NUMBERS];
-    atomic_bool begun, ending;
+    atomic_bool begun, ending, failing;
     atomic_int wanted;
     atomic_uint saves;
 };
@@ -52,9 +52,9 @@ static void end_by(const struct mpp_signals *s, int number, const char *why)
     char line[128];
     int n = snprintf(line, sizeof line, "%sstopped by %s%s\n", isatty(STDOUT_FILENO) ? "\n" : "",
                      mpp_signals_name(number), why);
-    if (s->speaks)
+    if (s->speaks && !atomic_load(&s->failing))
         (void)!write(STDERR_FILENO, line, (size_t)n);
-    else
+    else if (!s->speaks)
         sleep(1); /* mpirun ends a job with its first process: let the line come out */
     struct sigaction plain = {.sa_handler = SIG_DFL};
     sigset_t only;
@@ -139,6 +139,12 @@ void mpp_signals_stop(struct mpp_signals *signals)
         ;
     restore(signals);
     free(signals);
+}
+
+void mpp_signals_fail(struct mpp_signals *signals)
+{
+    if (signals != NULL)
+        atomic_store(&signals->failing, true);
 }
 
 void mpp_signals_begin(struct mpp_signals *signals)

@@ -27,6 +27,8 @@ int mpp_signals_start(bool can_save, bool speaks, struct mpp_signals **signals_o
 void mpp_signals_stop(struct mpp_signals *signals);
 
 void mpp_signals_begin(struct mpp_signals *signals);
+/* The job fails, and has said why: a launcher that now stops this process, too, is no news. SIGNALS may be NULL. Any thread. */
+void mpp_signals_fail(struct mpp_signals *signals);
 /* The signal that asked to stop, or 0. Any thread. */
 int mpp_signals_wanted(const struct mpp_signals *signals);
 /* How often a save was asked for. */
