@@ -2,7 +2,8 @@
  *
  * A collective publishes a pointer, meets the group at a barrier, reads what the others published, and
  * meets again so that no one overwrites what is still read. Sums are taken in rank order, so that every
- * member has the same bits and every run gives the same result. */
+ * member has the same bits and every run gives the same result. What is published may lie on a rank's stack, so a rank that
+ * leaves a failed job takes its offers back, or waits until nobody reads them. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -25,6 +26,7 @@
 struct group {
     _Alignas(64) atomic_uint arrived;
     _Alignas(64) atomic_uint generation;
+    atomic_int reading; /* members between the two meetings of a collective */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     int n;
@@ -87,6 +89,16 @@ static void spin_briefly(const struct group *g, unsigned generation)
     } while (mpp_clock_s() - begun_s < SPIN_S);
 }
 
+/* Who reads said so before it asked whether the job has failed (group_publish), and does not wait for anybody meanwhile. */
+static void leave_group_if_failed(struct mpp_rank *r, struct group *g)
+{
+    if (atomic_load(&threads_of(r)->failed) == 0)
+        return;
+    while (atomic_load(&g->reading) > 0)
+        sched_yield();
+    leave_if_failed(r);
+}
+
 static void group_meet(struct mpp_rank *r, struct group *g)
 {
     struct threads *t = threads_of(r);
@@ -107,18 +119,30 @@ static void group_meet(struct mpp_rank *r, struct group *g)
             pthread_mutex_unlock(&g->lock);
         }
     }
-    leave_if_failed(r);
+    leave_group_if_failed(r, g);
 }
 
-/* Publish X and wait until all have. */
+/* Publish X and wait until all have; then the members read, until group_part. */
 static struct group *group_publish(struct mpp_rank *r, unsigned mask, const void *x)
 {
     struct group *g = group_of(r, mask);
     double begun_s = mpp_trace_begin(r);
     g->published[mpp_mesh_group_index(r, mask)] = x;
     group_meet(r, g);
+    atomic_fetch_add(&g->reading, 1);
+    if (atomic_load(&threads_of(r)->failed) != 0) {
+        atomic_fetch_sub(&g->reading, 1);
+        leave_group_if_failed(r, g);
+    }
     mpp_trace_end(r, begun_s, MPP_TRACE_WAIT, 0, 0, 0);
     return g;
+}
+
+/* Nothing that others published is read any more. */
+static void group_part(struct mpp_rank *r, struct group *g)
+{
+    atomic_fetch_sub(&g->reading, 1);
+    group_meet(r, g);
 }
 
 static void threads_barrier(struct mpp_rank *r, unsigned mask)
@@ -148,7 +172,7 @@ static void threads_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int6
         for (int m = 0; m < g->n; m++)
             memcpy((float *)(uintptr_t)g->published[m] + i, acc, (size_t)n * sizeof *acc);
     }
-    group_meet(r, g);
+    group_part(r, g);
 }
 
 static void threads_all_gather(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const void *src,
@@ -169,7 +193,7 @@ static void threads_all_gather(struct mpp_rank *r, unsigned mask, const struct m
         };
         mpp_piece_copy(&piece, g->published[m], (char *)dst + cut->bytes * offset * cut->inner);
     }
-    group_meet(r, g);
+    group_part(r, g);
 }
 
 static void threads_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const float *src,
@@ -189,7 +213,7 @@ static void threads_reduce_scatter(struct mpp_rank *r, unsigned mask, const stru
                 mpp_add_to(to + i, (const float *)g->published[m] + from + i, n);
         }
     }
-    group_meet(r, g);
+    group_part(r, g);
 }
 
 static void threads_all_to_all(struct mpp_rank *r, unsigned mask, const struct mpp_exchange *x, const void *src,
@@ -203,7 +227,7 @@ static void threads_all_to_all(struct mpp_rank *r, unsigned mask, const struct m
         if (mpp_exchange_piece(r, mask, x, m, self, &from, &to, &piece))
             mpp_piece_copy(&piece, (const char *)g->published[m] + x->bytes * from, (char *)dst + x->bytes * to);
     }
-    group_meet(r, g);
+    group_part(r, g);
 }
 
 /* ---- point to point: the receiver copies, the sender waits until it has ------------------------- */
@@ -212,6 +236,7 @@ static void channel_wait(struct mpp_rank *r, struct channel *c, bool until_full)
 {
     while ((c->data != NULL) != until_full) {
         if (atomic_load(&threads_of(r)->failed) != 0) {
+            c->data = NULL; /* a sender's own offer: its memory goes with it */
             pthread_mutex_unlock(&c->lock);
             leave_if_failed(r);
         }

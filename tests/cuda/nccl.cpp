@@ -17,6 +17,7 @@ enum { PATIENCE_S = 60 };
 
 struct team {
     int n, users, joined, arrived;
+    int reading;                                  /* members between the two meetings of a collective */
     std::string name;                             /* of its id */
     uint64_t generation;
     bool aborted;
@@ -77,7 +78,7 @@ ncclResult_t barrier(team *t)
     return code;
 }
 
-/* All members tell what they bring. */
+/* All members tell what they bring, and then read it, until part(). */
 ncclResult_t meet(ncclComm_t comm, const void *src, size_t bytes)
 {
     team *t = comm->all;
@@ -90,6 +91,27 @@ ncclResult_t meet(ncclComm_t comm, const void *src, size_t bytes)
                     t->bytes[(size_t)i]);
             abort();
         }
+    if (code != ncclSuccess)
+        return code;
+    pthread_mutex_lock(&t->lock);
+    code = t->aborted ? ncclRemoteError : ncclSuccess;
+    t->reading += code == ncclSuccess;
+    pthread_mutex_unlock(&t->lock);
+    return code;
+}
+
+/* This member reads no more. When it returns, also after an abort, nobody does: what was brought may go. */
+ncclResult_t part(team *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->reading--;
+    pthread_cond_broadcast(&t->wake);
+    pthread_mutex_unlock(&t->lock);
+    ncclResult_t code = barrier(t);
+    pthread_mutex_lock(&t->lock);
+    while (code != ncclSuccess && t->reading > 0)
+        pthread_cond_wait(&t->wake, &t->lock);
+    pthread_mutex_unlock(&t->lock);
     return code;
 }
 
@@ -250,7 +272,7 @@ ncclResult_t ncclAllReduce(const void *src, void *dst, size_t count, ncclDataTyp
         return code;
     if (count > 0)
         reduce(comm->all, 0, count, op, y.data());
-    code = barrier(comm->all); /* dst may be src */
+    code = part(comm->all); /* dst may be src */
     if (code == ncclSuccess && count > 0)
         memcpy(dst, y.data(), count * sizeof(float));
     return code;
@@ -267,7 +289,7 @@ ncclResult_t ncclReduceScatter(const void *src, void *dst, size_t count, ncclDat
         return code;
     if (count > 0)
         reduce(comm->all, (size_t)comm->rank * count, count, op, y.data());
-    code = barrier(comm->all);
+    code = part(comm->all);
     if (code == ncclSuccess && count > 0)
         memcpy(dst, y.data(), count * sizeof(float));
     return code;
@@ -279,7 +301,7 @@ ncclResult_t ncclAllGather(const void *src, void *dst, size_t count, ncclDataTyp
     ncclResult_t code = meet(comm, src, bytes);
     for (int i = 0; code == ncclSuccess && i < comm->all->n && bytes > 0; i++)
         memmove((char *)dst + (size_t)i * bytes, comm->all->src[(size_t)i], bytes); /* the own part may be in place */
-    return code == ncclSuccess ? barrier(comm->all) : code;
+    return code == ncclSuccess ? part(comm->all) : code;
 }
 
 ncclResult_t ncclSend(const void *src, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t)
