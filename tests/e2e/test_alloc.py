@@ -131,7 +131,7 @@ def test_glpk():
     solver = Path(os.environ.get("MPP_BUILD", h.ROOT / "build")) / "tests" / "test_solver"
     if SANITIZED or not solver.exists():
         return
-    for at in range(1, 700_000, 10_000) if h.FULL else (40, 4_000, 400_000):  # branch and cut, over and over
+    for at in range(1, 700_000, 10_000) if h.FULL else (80, 4_000, 400_000):  # branch and cut, over and over
         env = {"LD_PRELOAD": str(LIBRARY), "FAIL_ALLOC_MAIN": "1", "FAIL_ALLOC_ONLY": "libglpk", "FAIL_ALLOC_AT": str(at),
                "FAIL_ALLOC_KEEP": str(at // 40 % 2)}
         p = h.run([solver], env=env, timeout_s=300)
