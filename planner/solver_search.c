@@ -10,10 +10,11 @@
 #include "planner/pairwise_form.h"
 #include "planner/solver_internal.h"
 
-/* PROOF_: where the optimum is asked for. Else a first failure tells enough, and the work is better spent on other programs. */
+/* PROOF_: where the optimum is asked for, and near (within PROOF_NEAR of it). Else a first failure tells enough, and the work is
+ * better spent on other programs. */
 enum { WIDER = 2, NEAR = 16, GLANCES = 2, MOST_FAILED = 1, PROOF_FAILED = 5 };
 static const int64_t PAIRWISE_WORK = 500000000, GLANCE_WORK = 60000000, PROOF_GLANCE_WORK = 150000000;
-static const double FIRST_REACH = 5e-6, CLOSE = 0.03;
+static const double FIRST_REACH = 5e-6, CLOSE = 0.03, PROOF_NEAR = 0.005;
 
 /* The prices of the last ascent, at the rows that are left. */
 static void give_prices(const struct mpp_solver *s, struct mpp_pairwise_settings *set, struct mpp_arena *arena)
@@ -140,12 +141,18 @@ static void glance(struct mpp_solver *s, double reach, struct mpp_solver_info *i
     }
 }
 
+static int most_failed(const struct mpp_solver *s)
+{
+    bool near = (double)(s->upper - s->bound) <= PROOF_NEAR * (double)s->upper;
+    return s->set.gap > 0 || !near ? MOST_FAILED : PROOF_FAILED;
+}
+
 void mpp_solver_search(struct mpp_solver *s, struct mpp_solver_info *info)
 {
     int64_t begun = s->bound;
     double reach = FIRST_REACH * (double)(s->bound > 0 ? s->bound : 1) + 1, most = HUGE_VAL; /* most: what was too much to search */
     glance(s, reach * WIDER, info);
-    for (int failed = 0; failed < (s->set.gap > 0 ? MOST_FAILED : PROOF_FAILED) && !mpp_solver_closed(s) && !mpp_solver_stopped(s);) {
+    for (int failed = 0; failed < most_failed(s) && !mpp_solver_closed(s) && !mpp_solver_stopped(s);) {
         double target = most < HUGE_VAL ? ((double)s->bound + fmin(most, (double)s->upper)) / 2 : (double)begun + reach;
         bool all = most == HUGE_VAL ? (double)begun + NEAR * reach >= (double)s->upper || target >= (double)(MPP_SOLVER_INF / 2)
                                     : (double)(s->upper - s->bound) < CLOSE * (double)(s->upper - begun);
