@@ -132,6 +132,14 @@ def check_folders():
         check((ROOT / folder / "meson.build").exists(), f"{folder}/ has no meson.build")
 
 
+def check_suites():
+    """Every end-to-end suite is one that tests/run.py runs."""
+    text = (ROOT / "tests" / "run.py").read_text()
+    for path in sorted((ROOT / "tests" / "e2e").glob("test_*.py")):
+        name = path.stem.removeprefix("test_")
+        check(f'"{name}"' in text or f"{path.name}\"" in text, f"tests/e2e/{path.name} is in no list of tests/run.py")
+
+
 def check_headers():
     """Each header compiles alone."""
     flags = ["-std=c17", "-D_GNU_SOURCE", "-fsyntax-only", "-x", "c", "-I", str(ROOT), "-I", str(ROOT / "runtime")]
@@ -155,7 +163,7 @@ def check_globals():
 
 
 if __name__ == "__main__":
-    for step in (check_includes, check_code, check_folders, check_headers, check_globals):
+    for step in (check_includes, check_code, check_folders, check_suites, check_headers, check_globals):
         step()
     print(f"{passed} passed, {failed} failed")
     sys.exit(failed > 0)
