@@ -15,6 +15,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -32,6 +33,7 @@ FULL = "--full" in sys.argv
 VERBOSE = "-v" in sys.argv or FULL
 TMP = Path(tempfile.mkdtemp(prefix="mpplan-test-"))
 atexit.register(shutil.rmtree, TMP, ignore_errors=True)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would what is started here
 
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 # One machine, any user, containers without ptrace rights; ranks that wait must not starve those that work.
