@@ -57,7 +57,7 @@ static void emit_all_reduce(struct mpp_emit *e, const struct mpp_instr *in)
 
 static void emit_all_gather(struct mpp_emit *e, const struct mpp_instr *in)
 {
-    emit_blocks(e, "mpp_all_gather", in, mpp_emit_buffer(e, in->out[0]));
+    emit_blocks(e, in->prefetch ? "mpp_all_gather_begin" : "mpp_all_gather", in, mpp_emit_buffer(e, in->out[0]));
 }
 
 static void emit_reduce_scatter(struct mpp_emit *e, const struct mpp_instr *in)
@@ -102,7 +102,17 @@ void mpp_emit_step(struct mpp_emit *e, const struct mpp_instr *in)
     if (s->kind == MPP_STEP_SLICE || s->kind == MPP_STEP_TO_PARTIAL)
         mpp_emit_note(e, "%s%s%s. No communication.", words, in->reason ? ": " : "", in->reason ? in->reason : "");
     else
-        mpp_emit_note(e, "%s%s%s. %s.", words, in->reason ? ": " : "", in->reason ? in->reason : "",
-                      mpp_emit_bytes_text(e->arena, s->bytes));
+        mpp_emit_note(e, "%s%s%s%s. %s.", in->ahead ? "The next layer's. " : "", words, in->reason ? ": " : "",
+                      in->reason ? in->reason : "", mpp_emit_bytes_text(e->arena, s->bytes));
+    e->ahead = in->ahead;
     emit[s->kind](e, in);
+    e->ahead = 0;
+}
+
+void mpp_emit_await(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    if (e->last_layer && in->under_way != in->under_way_last)
+        mpp_emit_line(e, "mpp_gather_wait(r, t == %s ? %d : %d);", e->last_layer, in->under_way_last, in->under_way);
+    else
+        mpp_emit_line(e, "mpp_gather_wait(r, %d);", in->under_way_last);
 }

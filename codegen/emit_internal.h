@@ -71,6 +71,8 @@ struct mpp_emit {
     struct mpp_text body;
     int indent;
     int cls;                      /* class of its layer; -1: none */
+    const char *last_layer;       /* "&p->h[3]", where its loop ends; NULL: it runs once */
+    int ahead;                    /* what is written is for the layer so many further on */
     bool uses_later;              /* it needs `later` */
     bool failed;                  /* a fault was reported */
 };
@@ -135,6 +137,7 @@ int64_t mpp_emit_einsum_workspace(const struct mpp_graph *g, const struct mpp_me
                                   struct mpp_split split);
 void mpp_emit_fused(struct mpp_emit *e, const struct mpp_instr *in);        /* emit_fused.c */
 void mpp_emit_step(struct mpp_emit *e, const struct mpp_instr *in);         /* emit_comm.c */
+void mpp_emit_await(struct mpp_emit *e, const struct mpp_instr *in);
 void mpp_emit_transfer(struct mpp_emit *e, const struct mpp_instr *in);     /* emit_transfer.c */
 void mpp_emit_stage(struct mpp_emit *e);                                    /* emit_stage.c */
 void mpp_emit_schedule(struct mpp_emit *e);                                 /* emit_schedule.c: stageN_step */

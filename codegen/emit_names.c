@@ -109,6 +109,8 @@ const char *mpp_emit_ptr(struct mpp_emit *e, struct mpp_bufref ref)
     const struct mpp_buffer *b = mpp_emit_buffer(e, ref);
     if (b->cls < 0)
         return mpp_arena_printf(e->arena, "p->%s", b->name);
+    if (ref.layer < 0 && e->ahead != 0)
+        return mpp_arena_printf(e->arena, "t[%d].%s", e->ahead, b->name);
     if (ref.layer < 0)
         return mpp_arena_printf(e->arena, "t->%s", b->name);
     int i = ref.layer - e->prog->classes[b->cls].first;

@@ -470,6 +470,9 @@ void mpp_emit_instr(struct mpp_emit *e, const struct mpp_instr *in)
     case MPP_INSTR_ZERO:
         mpp_emit_line(e, "mpp_zero(r, %s, %lld * sizeof(float));", result(e, in, 0), count(mpp_emit_buffer(e, in->out[0])));
         break;
+    case MPP_INSTR_AWAIT:
+        mpp_emit_await(e, in);
+        break;
     case MPP_INSTR_SEND:
     case MPP_INSTR_RECEIVE:
     case MPP_INSTR_SUM_STAGES:

@@ -53,30 +53,38 @@ static void end_function(struct mpp_emit *e, const char *comment, const char *he
     mpp_text_add(out, "%s}\n", body);
 }
 
-/* In which micro-batches an instruction runs. */
-enum when { ALWAYS, FIRST, LAST };
-
-static void close_when(struct mpp_emit *e, enum when *inside)
+/* When an instruction runs: a C expression, NULL: always. *WHY_OUT: for a comment; NULL. */
+static const char *condition(const struct mpp_emit *e, const struct mpp_instr *in, const char **why_out)
 {
-    if (*inside != ALWAYS) {
+    bool several = e->plan->micro_batches > 1;
+    const char *when = !several ? NULL : in->once ? "r->micro_batch == 0" : in->begins ? "r->micro_batch == r->micro_batches - 1" : NULL;
+    *why_out = !when ? NULL : in->once ? "kept for the whole step" : "complete but for the other ranks";
+    if (in->ahead == 0)
+        return when;
+    const char *end = mpp_arena_printf(e->arena, "t != %s", e->last_layer);
+    return when ? mpp_arena_printf(e->arena, "%s && %s", when, end) : end;
+}
+
+/* INSIDE: the condition of the `if` that is open; NULL: none. */
+static void close_when(struct mpp_emit *e, const char **inside)
+{
+    if (*inside) {
         e->indent -= 4;
         mpp_emit_line(e, "}");
     }
-    *inside = ALWAYS;
+    *inside = NULL;
 }
 
-/* The next instruction of a list; those that run once per step stand in one `if`. */
-static void emit_run(struct mpp_emit *e, const struct mpp_instr *in, enum when *inside)
+/* The next instruction of a list; those that run at the same times, not always, stand in one `if`. */
+static void emit_run(struct mpp_emit *e, const struct mpp_instr *in, const char **inside)
 {
-    enum when when = e->plan->micro_batches == 1 ? ALWAYS : in->once ? FIRST : in->begins ? LAST : ALWAYS;
-    if (when != *inside) {
+    const char *why, *when = condition(e, in, &why);
+    if (!when || !*inside || strcmp(when, *inside) != 0) {
         close_when(e, inside);
-        if (when == FIRST)
-            mpp_emit_line(e, "if (r->micro_batch == 0) { /* kept for the whole step */");
-        if (when == LAST)
-            mpp_emit_line(e, "if (r->micro_batch == r->micro_batches - 1) { /* complete but for the other ranks */");
-        if (when != ALWAYS)
+        if (when) {
+            mpp_emit_line(e, "if (%s) {%s", when, why ? mpp_arena_printf(e->arena, " /* %s */", why) : "");
             e->indent += 4;
+        }
     }
     *inside = when;
     mpp_emit_instr(e, in);
@@ -101,12 +109,24 @@ static bool body_is_gradient(const struct mpp_body *b)
     return b->n_instrs > 0 && b->instrs[0].gradient;
 }
 
+/* The last layer that the loop over body B runs, as C; NULL: it runs one. */
+static const char *last_layer(const struct mpp_emit *e, const struct mpp_body *b)
+{
+    const struct mpp_section *s = &e->prog->section[b->phase];
+    int count = e->prog->classes[b->cls].count;
+    for (int i = 0; i < s->n_items && count > 1; i++)
+        if (s->items[i].loop && &e->prog->bodies[s->items[i].body] == b)
+            return mpp_arena_printf(e->arena, "&p->%s[%d]", e->class_field[b->cls], s->items[i].descending ? 0 : count - 1);
+    return NULL;
+}
+
 static void emit_body(struct mpp_emit *e, const struct mpp_body *b)
 {
     static const char *const what[] = {"before the first forward of a step", "forward", "backward", "optimiser"};
     const struct mpp_layer_class *c = &e->prog->classes[b->cls];
     begin_function(e, b->cls);
-    enum when inside = ALWAYS;
+    e->last_layer = last_layer(e, b);
+    const char *inside = NULL;
     for (int i = 0; i < b->n_instrs; i++)
         emit_run(e, &b->instrs[i], &inside);
     close_when(e, &inside);
@@ -146,7 +166,7 @@ static bool item_is_gradient(const struct mpp_emit *e, const struct mpp_pitem *i
 static void emit_items(struct mpp_emit *e, enum mpp_phase phase, int chunk, bool gradient)
 {
     const struct mpp_section *s = &e->prog->section[phase];
-    enum when inside = ALWAYS;
+    const char *inside = NULL;
     for (int i = 0; i < s->n_items; i++) {
         const struct mpp_pitem *item = &s->items[i];
         if (item->chunk != chunk || item_is_gradient(e, item) != gradient)

@@ -8,7 +8,7 @@
 
 enum {
     ROUND_BYTES = 64,
-    OVERLAP_SHARE = 16            /* sums that begin early may take this part of the arena more */
+    OVERLAP_SHARE = 16            /* sums that begin early, and gathers, may each take this part of the arena more */
 };
 
 /* A C identifier of a tensor's name without its layer's prefix: "h.3.attn.c_attn:1" -> "attn_c_attn_1". */
@@ -521,31 +521,57 @@ void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, cons
     note_outputs(&l);
 }
 
-static struct mpp_lprog *lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
-                               int stage, const struct mpp_transfers *transfers, bool overlap, bool *any_out)
+/* SCATTERS_OUT: a sum that takes memory of its own begins early. */
+static struct mpp_lprog *lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan, int stage,
+                               const struct mpp_transfers *transfers, bool overlap, int prefetch, bool *scatters_out)
 {
     struct mpp_flat_program flat;
     mpp_lower_flat(arena, graph, plan, stage, transfers, overlap, &flat);
-    *any_out = false;
+    *scatters_out = false;
     for (int i = 0; i < flat.n_flats; i++)
-        *any_out = *any_out || (flat.flats[i].instr.begins && flat.flats[i].instr.step->kind == MPP_STEP_REDUCE_SCATTER);
+        *scatters_out = *scatters_out || (flat.flats[i].instr.begins && flat.flats[i].instr.step->kind == MPP_STEP_REDUCE_SCATTER);
     struct mpp_lprog *prog = mpp_arena_array(arena, 1, struct mpp_lprog);
     prog->overlap = overlap;
     mpp_roll(&flat, prog);
+    if (prefetch > 0 && mpp_prefetch(graph, arena, prefetch > 1, prog))
+        prog->prefetch = prefetch;
     mpp_memory_plan(graph, &plan->stages[stage], plan->micro_batches, prog);
     return prog;
+}
+
+static bool gathers(const struct mpp_stage *stage)
+{
+    for (int c = 0; c < stage->n_copies; c++)
+        for (int i = 0; i < stage->copies[c].n_steps; i++)
+            if (stage->copies[c].steps[i].kind == MPP_STEP_ALL_GATHER && stage->copies[c].phase != MPP_PHASE_UPDATE)
+                return true;
+    return false;
+}
+
+/* May the arena be as large as that of EARLY, where LATE begins less early? */
+static bool affordable(const struct mpp_lprog *early, const struct mpp_lprog *late, int64_t capacity_bytes)
+{
+    int64_t most = late->arena_bytes + late->arena_bytes / OVERLAP_SHARE;
+    return early->arena_bytes <= (most < capacity_bytes ? most : capacity_bytes);
 }
 
 enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
                           int stage, const struct mpp_transfers *transfers, int64_t capacity_bytes, struct mpp_lprog **out)
 {
     bool any, none;
-    *out = lower(arena, graph, plan, stage, transfers, true, &any);
-    if (!any)
-        return MPP_OK;
-    struct mpp_lprog *late = lower(arena, graph, plan, stage, transfers, false, &none);
-    int64_t most = late->arena_bytes + late->arena_bytes / OVERLAP_SHARE;
-    if ((*out)->arena_bytes > (most < capacity_bytes ? most : capacity_bytes))
-        *out = late;
+    *out = lower(arena, graph, plan, stage, transfers, true, 0, &any);
+    if (any) {
+        struct mpp_lprog *late = lower(arena, graph, plan, stage, transfers, false, 0, &none);
+        *out = affordable(*out, late, capacity_bytes) ? *out : late;
+    }
+    for (int prefetch = 2; prefetch > 0 && gathers(&plan->stages[stage]); prefetch--) {
+        struct mpp_lprog *early = lower(arena, graph, plan, stage, transfers, (*out)->overlap, prefetch, &none);
+        if (early->prefetch == 0)
+            break;
+        if (affordable(early, *out, capacity_bytes)) {
+            *out = early;
+            break;
+        }
+    }
     return MPP_OK;
 }

@@ -98,6 +98,10 @@ void mpp_lower_no_term(struct mpp_lowering *l);
 /* roll.c: find the layers that are alike and write PROG's buffers, classes, bodies and sections. */
 void mpp_roll(const struct mpp_flat_program *flat, struct mpp_lprog *prog);
 
+/* prefetch.c: gathers of parameters of the rolled PROG begin before they are needed; AHEAD: in the layer before, too. What is
+ * new lives in ARENA. False: there are none. */
+bool mpp_prefetch(const struct mpp_graph *g, struct mpp_arena *arena, bool ahead, struct mpp_lprog *prog);
+
 /* memory.c: give every buffer of PROG its place in the arena. */
 void mpp_memory_plan(const struct mpp_graph *g, const struct mpp_stage *stage, int64_t micro_batches,
                      struct mpp_lprog *prog);

@@ -216,9 +216,11 @@ static void visit_loop(struct memory *m, const struct loop_at *at, int chunk, co
     const struct mpp_layer_class *c = &m->prog->classes[at->cls];
     for (int k = 0; k < at->length; k++) {
         int64_t workspace = instr_workspace(m, &body->instrs[k]);
-        for (int i = 0; i < c->count; i++)
-            visit(m, &body->instrs[k], at->descending ? c->first + c->count - 1 - i : c->first + i, chunk,
-                  at->time + i * at->length + k, workspace);
+        for (int i = 0; i < c->count; i++) {
+            int layer = (at->descending ? c->first + c->count - 1 - i : c->first + i) + body->instrs[k].ahead;
+            if (layer >= c->first && layer < c->first + c->count)
+                visit(m, &body->instrs[k], layer, chunk, at->time + i * at->length + k, workspace);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
  *     struct mpp_transfers *t;
  *     MPP_TRY(mpp_transfers_plan(arena, diag, plan, &t));              // transfers.c: what crosses the borders of stages
  *     MPP_TRY(mpp_pipeline_verify(arena, diag, plan, t));              // verify_pipeline.c: no rank waits for ever
- *     MPP_TRY(mpp_lower(arena, graph, plan, 0, t, capacity_bytes, &p)); // of each stage: lower*.c, roll.c, memory.c
+ *     MPP_TRY(mpp_lower(arena, graph, plan, 0, t, capacity_bytes, &p)); // of each stage: lower*.c, roll.c, prefetch.c, memory.c
  *     MPP_TRY(mpp_emit(arena, diag, graph, cluster, plan, t, progs, "plan/"));
  *
  * Repeated layers that are planned alike are rolled: their instructions stand once, in a loop over layers, and
@@ -65,6 +65,7 @@ enum mpp_instr_kind {
     MPP_INSTR_ZERO,               /* out[0] = 0 */
     MPP_INSTR_SEND,               /* in[0] to another stage, by `transfer` */
     MPP_INSTR_RECEIVE,            /* out[0] from another stage, by `transfer` */
+    MPP_INSTR_AWAIT,              /* in[]: what gathers that were begun have made */
     MPP_INSTR_SUM_STAGES,         /* out[0], one float: its sum over all stages; n_out 0: this stage has no term of it */
 };
 
@@ -83,6 +84,10 @@ struct mpp_instr {
     bool gradient;                /* UPDATE phase: part of reduce_gradients; these come first in their section */
     bool begins;                  /* BACKWARD: a sum of gradients that only begins here, in the last micro-batch; the UPDATE
                                    * section waits for it first */
+    bool prefetch;                /* FORWARD, BACKWARD: a gather that only begins here; an AWAIT names its result */
+    int ahead;                    /* prefetch, in a loop: its buffers are those so many layers further on; at the end there are none */
+    int under_way, under_way_last; /* AWAIT: of the gathers begun so far, how many of the last it need not wait for; and in the
+                                   * loop's last iteration, in which none begins for a next one */
     bool once;                    /* FORWARD: runs in the step's first micro-batch only (kept parameters) */
     int64_t stream_step;          /* COMPUTE in a loop: what the `stream` attribute grows by from layer to layer */
 };
@@ -124,6 +129,7 @@ struct mpp_lprog {
     int64_t *slots;               /* [n_chunks] micro-batches in flight: micro-batch m of chunk c runs in slot m % slots[c] */
     int64_t workspace_bytes, workspace_offset, arena_bytes;
     bool overlap;                 /* reduce-scatters of gradients begin in the backward pass, too */
+    int prefetch;                 /* gathers of parameters begin early: 0 none, 1 within their layer, 2 in the layer before, too */
     int loss, grad_norm;          /* buffers of the Output ops */
     int *param_buffer;            /* [graph->n_tensors]: PARAM and STATE: the resting buffer; -1 */
     int *param_layer;             /* its absolute layer, -1 */
@@ -189,7 +195,8 @@ enum mpp_status mpp_pipeline_verify(struct mpp_arena *arena, struct mpp_diag *di
 
 /* Lower stage STAGE of PLAN (derived), whose graph is GRAPH, to the rolled local program with its memory planned, for as
  * many micro-batches in flight as the stage has; *OUT lives in ARENA. TRANSFERS: the plan's; the rings of what the stage sends
- * are part of its arena. Sums of gradients begin in the backward pass where the arena stays within CAPACITY_BYTES and grows little. */
+ * are part of its arena. Sums of gradients begin in the backward pass, and gathers of parameters before they are needed, where
+ * the arena stays within CAPACITY_BYTES and grows little by each. */
 enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan,
                           int stage, const struct mpp_transfers *transfers, int64_t capacity_bytes,
                           struct mpp_lprog **out) MPP_CHECKED;

@@ -90,7 +90,7 @@ struct mpp_rank {
     void *impl;                 /* the runtime's own */
     uint64_t ticks;             /* grows with every collective and contraction: the rank works */
     struct mpp_trace *trace;    /* what --profile records; NULL: nothing */
-    int pending;                /* sums that go on beside the rank's work, and want a look now and then */
+    int pending;                /* sums and gathers that go on beside the rank's work, and want a look now and then */
 };
 
 /* ---- threads of a rank -------------------------------------------------------------------------- */
@@ -316,6 +316,12 @@ void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, 
                               float *src, float *dst);
 void mpp_wait(struct mpp_rank *r);
 
+/* Gathers that may go on while the rank works: src is not written, dst neither read nor written until mpp_gather_wait, which
+ * returns once all that were begun are done but for the last UNDER_WAY. Those of groups within one host are done at once. */
+void mpp_all_gather_begin(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+                          const void *src, void *dst);
+void mpp_gather_wait(struct mpp_rank *r, int64_t under_way);
+
 /* Gather dimension GATHER_DIM (to padded GATHER_EXTENT) while splitting SPLIT_DIM, over MASK.
  * SRC_DIMS [n_dims] are the padded local extents of src. */
 void mpp_all_to_all(struct mpp_rank *r, unsigned mask, int n_dims, const int64_t *src_dims, int gather_dim,
@@ -433,6 +439,8 @@ void mpp_sgd(struct mpp_rank *r, int64_t count, float weight_decay, const float 
 void mpp_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, void *x, int64_t count);
 void mpp_all_gather_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
                          const void *src, void *dst);
+void mpp_all_gather_begin_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+                               const void *src, void *dst);
 void mpp_reduce_scatter_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, int64_t outer, int64_t extent,
                              int64_t inner, const void *src, void *dst);
 void mpp_slice_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,

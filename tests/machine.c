@@ -18,6 +18,11 @@ struct cell {                     /* bytes FIRST .. END - 1 of a stage's memory 
     const struct value *value;
 };
 
+struct gather {                   /* one that has begun: a place is another's until it is awaited */
+    int64_t to, bytes, from, from_bytes;
+    const struct value *value, *read;
+};
+
 struct player {                   /* a stage */
     const struct mpp_graph *g;
     const struct mpp_flat_program *flat; /* or */
@@ -34,6 +39,9 @@ struct player {                   /* a stage */
     int unit;                     /* of the section that it runs: flats of a phase, or items */
     bool placed, arrived;         /* inputs of this piece are there; it waits for the others' terms */
     int64_t in_flight, most_in_flight;
+    size_t cap_gathers;
+    int n_gathers;
+    struct gather *gathers;       /* [n_gathers] under way, in the order of their beginnings */
 };
 
 struct queue {                    /* of a transfer */
@@ -217,6 +225,7 @@ static struct mpp_attrs shifted(struct machine *m, struct mpp_attrs attrs, int64
 struct at {
     int64_t micro_batch;
     int layer, iteration;         /* of a loop; -1, 0 outside */
+    bool last;                    /* iteration of its loop, as it runs */
 };
 
 static void run_op(struct machine *m, struct player *p, const struct mpp_gop *op, struct at at, int64_t stream)
@@ -264,10 +273,44 @@ static const struct value *result(struct machine *m, struct player *p, const str
     return v;
 }
 
+/* A gather that goes on beside the rank's work: it comes as late as it may. */
+static void begin_gather(struct machine *m, struct player *p, const struct mpp_instr *in, struct at at)
+{
+    struct gather x = {.read = read_buffer(p, in->in[0], at.layer)};
+    x.from = address(p, in->in[0], at.layer, &x.from_bytes);
+    x.to = address(p, in->out[0], at.layer, &x.bytes);
+    const struct value *v = x.read;
+    x.value = v ? result(m, p, in, &v, mix(mix(signature(p->g, in), v->hash), 0), 0) : NULL;
+    write_cell(p, x.to, x.bytes, NULL); /* nothing that can be read */
+    p->gathers = mpp_arena_grow(m->arena, p->gathers, &p->cap_gathers, (size_t)p->n_gathers + 1, sizeof *p->gathers);
+    p->gathers[p->n_gathers++] = x;
+}
+
+/* All but the last UNDER_WAY end, and what is in memory where they write is lost. */
+static void end_gathers(struct player *p, int under_way)
+{
+    int n = p->n_gathers > under_way ? p->n_gathers - under_way : 0;
+    for (int i = 0; i < n; i++) {
+        const struct gather *x = &p->gathers[i];
+        p->stale = p->stale || read_cell(p, x->from, x->from_bytes) != x->read; /* its operand was written meanwhile */
+        write_cell(p, x->to, x->bytes, x->value);
+    }
+    p->n_gathers -= n;
+    memmove(p->gathers, p->gathers + n, (size_t)p->n_gathers * sizeof *p->gathers);
+}
+
 static void execute(struct machine *m, struct player *p, const struct mpp_instr *in, struct at at)
 {
     if ((in->once && at.micro_batch > 0) || (in->begins && at.micro_batch < m->plan->micro_batches - 1))
         return;
+    if (in->prefetch) {
+        begin_gather(m, p, in, at);
+        return;
+    }
+    if (in->kind == MPP_INSTR_AWAIT) {
+        end_gathers(p, at.last ? in->under_way_last : in->under_way);
+        return;
+    }
     const struct value *read[64] = {NULL};
     uint64_t h = signature(p->g, in);
     bool all = true;
@@ -377,13 +420,21 @@ static int n_units(const struct player *p, enum mpp_phase phase)
     return p->flat ? p->flat->n_flats : p->prog->section[phase].n_items;
 }
 
+/* An instruction of a layer of C; one for a layer further on does nothing where there is none. */
+static void step_layer(struct machine *m, struct player *p, const struct mpp_layer_class *c, const struct mpp_instr *in, struct at at)
+{
+    at.layer += in->ahead;
+    if (at.layer >= c->first && at.layer < c->first + c->count)
+        execute(m, p, in, at);
+}
+
 static void run_loop(struct machine *m, struct player *p, const struct mpp_pitem *item, int64_t micro_batch)
 {
     const struct mpp_layer_class *c = &p->prog->classes[item->cls];
     for (int k = 0; k < c->count; k++) {
         int iteration = item->descending ? c->count - 1 - k : k;
         for (int j = 0; j < p->prog->bodies[item->body].n_instrs; j++)
-            execute(m, p, &p->prog->bodies[item->body].instrs[j], (struct at){micro_batch, c->first + iteration, iteration});
+            step_layer(m, p, c, &p->prog->bodies[item->body].instrs[j], (struct at){micro_batch, c->first + iteration, iteration, k == c->count - 1});
     }
 }
 
@@ -411,9 +462,10 @@ static bool run_section(struct machine *m, struct player *p, enum mpp_phase phas
         else if (in->kind == MPP_INSTR_SEND || in->kind == MPP_INSTR_RECEIVE)
             pass(m, p, in);
         else
-            execute(m, p, in, (struct at){micro_batch, -1, 0});
+            execute(m, p, in, (struct at){micro_batch, -1, 0, false});
     }
     p->unit = 0;
+    p->stale = p->stale || p->n_gathers > 0; /* all have been awaited */
     return true;
 }
 

@@ -230,6 +230,12 @@ m("accum-life", "codegen/memory.c",
 m("overlap-edge", "codegen/memory.c",
   "return a.first <= b.last && b.first <= a.last && a.first", "return a.first < b.last && b.first < a.last && a.first",
   "a result may take the memory of an operand that dies with it", "lower", "emit")
+m("prefetch-await", "codegen/prefetch.c",
+  "int after = w->n - 1 - at;", "int after = w->n - at;",
+  "a gather that is awaited may still be under way", "lower", "transfers")
+m("prefetch-end", "codegen/prefetch.c",
+  "if (!c || last)", "if (!c || !last)",
+  "in the last layer as many gathers are under way as in others", "lower")
 m("workspace-clobber", "codegen/memory.c",
   "int64_t at = base + workspace_during(m, b);", "int64_t at = base;",
   "values may lie in the workspace of kernels that run while they live", "lower", "emit")

@@ -183,6 +183,55 @@ static void check_begin(struct mpp_rank *r, struct tally *t)
     }
 }
 
+/* Gathers in several groups, of floats and of 16 bits, all begun before the first is awaited; each is whole once no more are
+ * under way than were begun after it. */
+static void check_begin_gathers(struct mpp_rank *r, struct tally *t)
+{
+    enum { N = 40 }; /* more than a GPU's rank has events */
+    static const int64_t extents[] = {8, 5, 1, 33, 2400, 16};
+    unsigned n_masks = 1u << r->n_axes;
+    float *src[N], *dst[N];
+    uint16_t *half[N];
+    for (int i = 0; i < N; i++) {
+        unsigned mask = (unsigned)i % n_masks;
+        int64_t outer = 1 + (i % 5 == 4), extent = extents[i % 6], b, e, block = cut(r, mask, r->rank, extent, &b, &e);
+        src[i] = fill(r->rank, outer * block * 3);
+        dst[i] = calloc((size_t)(outer * extent * 3), 4);
+        half[i] = calloc((size_t)(outer * extent * 3), 2);
+        if (i % 3)
+            mpp_all_gather_begin(r, mask, outer, extent, 3, src[i], dst[i]);
+        else
+            mpp_all_gather_begin_half(r, mask, outer, extent, 3, src[i], half[i]); /* the first half of its bytes */
+        mpp_rank_moves(r);
+    }
+    for (int i = 0; i < N; i++) {
+        unsigned mask = (unsigned)i % n_masks;
+        int group[64], n = members(r, mask, group);
+        int64_t outer = 1 + (i % 5 == 4), extent = extents[i % 6];
+        bool ok = true;
+        mpp_gather_wait(r, N - 1 - i);
+        for (int m = 0; m < n; m++) {
+            int64_t b, e, block = cut(r, mask, group[m], extent, &b, &e);
+            for (int64_t o = 0; o < outer; o++)
+                for (int64_t k = b * 3; k < e * 3; k++) {
+                    int64_t from = o * block * 3 + k - b * 3, to = o * extent * 3 + k;
+                    float pair = value(group[m], from / 2);
+                    uint16_t part[2];
+                    memcpy(part, &pair, sizeof pair);
+                    ok = ok && (i % 3 ? dst[i][to] == value(group[m], from) : half[i][to] == part[from % 2]);
+                }
+        }
+        expect(t, ok, i % 3 ? "all_gather_begin" : "all_gather_begin_half", r, mask);
+    }
+    mpp_gather_wait(r, 0);
+    expect(t, r->pending == 0, "no gather is left", r, 0);
+    for (int i = 0; i < N; i++) {
+        free(src[i]);
+        free(dst[i]);
+        free(half[i]);
+    }
+}
+
 static void check_cut(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, struct tally *t)
 {
     int group[64], n = members(r, mask, group);
@@ -420,6 +469,7 @@ static void check_rank(struct mpp_rank *r, struct tally *t)
     static const int64_t dims[4] = {3, 10, 2, 9};
     check_begin(r, t);
     check_many(r, t);
+    check_begin_gathers(r, t);
     for (unsigned mask = 0; mask < 1u << r->n_axes; mask++) {
         static const int64_t counts[] = {1, 3, 17, 1000, 70001};
         for (int i = 0; i < 5; i++)

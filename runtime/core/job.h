@@ -66,6 +66,7 @@ struct mpp_local {
     struct mpp_deferred deferred[MPP_MAX_DEFERRED];
     int n_deferred;
     int n_begun;                   /* sums that were begun since the last wait, deferred or not */
+    int64_t n_gathers;             /* that were begun so far, done at once or not */
     char unfinished[4096];         /* rank 0: file or folder being written, removed where the job fails */
     atomic_bool is_unfinished;     /* there is one; whoever clears this may remove it, the watch's thread too */
 };

@@ -49,6 +49,10 @@ struct mpp_transport_ops {
      * caller sums later. r->pending counts what was begun; while it does, `look` is called now and then. NULL: never. */
     bool (*all_reduce_begin)(struct mpp_rank *r, unsigned mask, float *x, int64_t count);
     bool (*reduce_scatter_begin)(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, float *src, float *dst);
+    /* Begin a gather, the NUMBER-th of the rank, ended by gather_wait, which waits for those of numbers below END; false, NULL: as
+     * for sums, and the caller gathers now. */
+    bool (*all_gather_begin)(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const void *src, void *dst, int64_t number);
+    void (*gather_wait)(struct mpp_rank *r, int64_t end);
     void (*look)(struct mpp_rank *r);
     void (*wait)(struct mpp_rank *r);
     void (*all_gather)(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const void *src, void *dst);

@@ -22,7 +22,7 @@
 
 #define MASKS (MPP_WORLD + 1)            /* sets of axes, and all ranks */
 #define CALL_ELEMENTS ((int64_t)1 << 28) /* MPI's counts are int */
-#define MAX_BEGUN 1024                   /* sums at a time that go on beside the rank's work, of each kind */
+#define MAX_BEGUN 1024                   /* sums and gathers at a time that go on beside the rank's work, of each kind */
 #define SCATTER_TAG 16
 #define EXPLAIN_S 3                      /* for the watch to say why MPI fails */
 
@@ -37,6 +37,12 @@ struct scatter {
     MPI_Request request[2];
 };
 
+/* A gather that goes on beside the rank's work. */
+struct begun_gather {
+    int64_t number;
+    MPI_Request request;
+};
+
 struct mpi {
     struct mpp_transport base;
     int n_ranks;
@@ -46,11 +52,12 @@ struct mpi {
     int *counts, *displacements; /* [n_ranks] */
     char (*hosts)[MPP_HOST_NAME]; /* [n_ranks] */
     struct mpp_watch *watch;
-    bool spans_hosts[MASKS];      /* this rank's group: sums go on beside its work */
-    int n_requests, n_scatters;
+    bool spans_hosts[MASKS];      /* this rank's group: sums and gathers go on beside its work */
+    int n_requests, n_scatters, n_gathers;
     int next_tag[MASKS];          /* of scatters: members of a group count alike, other ranks need not */
     MPI_Request requests[MAX_BEGUN]; /* of all-reduces */
     struct scatter scatters[MAX_BEGUN];
+    struct begun_gather gathers[MAX_BEGUN]; /* by number */
     struct mpp_mpi_transfers *transfers;
 };
 
@@ -283,8 +290,15 @@ static void mpi_look(struct mpp_rank *r)
         if (!advance(r, &t->scatters[i]))
             t->scatters[n++] = t->scatters[i];
     t->n_scatters = n;
+    n = 0;
+    for (int i = 0; i < t->n_gathers; i++) {
+        check(r, MPI_Test(&t->gathers[i].request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+        if (!done)
+            t->gathers[n++] = t->gathers[i];
+    }
+    t->n_gathers = n;
     check(r, mpp_mpi_transfers_look(t->transfers, &sending), "a transfer");
-    r->pending = t->n_requests + t->n_scatters + sending;
+    r->pending = t->n_requests + t->n_scatters + t->n_gathers + sending;
 }
 
 static void mpi_wait(struct mpp_rank *r)
@@ -329,6 +343,47 @@ static bool mpi_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, const st
                           .tag = SCATTER_TAG + t->next_tag[mask]};
     t->next_tag[mask] = (t->next_tag[mask] + 1) % (4 * MAX_BEGUN); /* MPI has tags up to 32767 at least */
     start_round(r, s);
+    r->pending++;
+    return true;
+}
+
+/* ---- gathers beside the rank's work ---- */
+
+static void mpi_gather_wait(struct mpp_rank *r, int64_t end)
+{
+    struct mpi *t = mpi_of(r);
+    int n = 0;
+    while (n < t->n_gathers && t->gathers[n].number < end)
+        n++;
+    if (n == 0)
+        return;
+    double begun_s = mpp_trace_begin(r);
+    wait_begins(r);
+    for (int i = 0; i < n; i++)
+        check(r, MPI_Wait(&t->gathers[i].request, MPI_STATUS_IGNORE), "MPI_Wait");
+    t->n_gathers -= n;
+    memmove(t->gathers, t->gathers + n, (size_t)t->n_gathers * sizeof *t->gathers);
+    mpi_look(r);
+    wait_ends(r);
+    mpp_trace_end(r, begun_s, MPP_TRACE_WAIT, 0, 0, 0);
+}
+
+/* Blocks that need no packing, in one call. */
+static bool mpi_all_gather_begin(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const void *src, void *dst, int64_t number)
+{
+    struct mpi *t = mpi_of(r);
+    int64_t count = cut->block * cut->inner;
+    MPI_Datatype type = type_of(cut->bytes);
+    bool even = cut->block * mpp_mesh_group_size(r, mask) == cut->extent;
+    if (!t->spans_hosts[mask] || cut->outer != 1 || !even || cut->extent * cut->inner > t->call_elements)
+        return false;
+    mpp_rank_moves(r);
+    if (t->n_gathers == MAX_BEGUN)
+        mpi_gather_wait(r, number);
+    struct begun_gather *g = &t->gathers[t->n_gathers];
+    g->number = number;
+    check(r, MPI_Iallgather(src, (int)count, type, dst, (int)count, type, t->comm[mask], &g->request), "MPI_Iallgather");
+    t->n_gathers++;
     r->pending++;
     return true;
 }
@@ -474,6 +529,8 @@ static const struct mpp_transport_ops mpi_ops = {
     .all_reduce = mpi_all_reduce,
     .all_reduce_begin = mpi_all_reduce_begin,
     .reduce_scatter_begin = mpi_reduce_scatter_begin,
+    .all_gather_begin = mpi_all_gather_begin,
+    .gather_wait = mpi_gather_wait,
     .look = mpi_look,
     .wait = mpi_wait,
     .all_gather = mpi_all_gather,

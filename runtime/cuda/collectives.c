@@ -105,7 +105,6 @@ static cudaStream_t go_beside(struct mpp_rank *r)
     struct mpp_device *d = r->device;
     MPP_CUDA_CHECK(r, cudaEventRecord(d->computed, d->compute));
     MPP_CUDA_CHECK(r, cudaStreamWaitEvent(d->communication, d->computed, 0));
-    d->n_begun++;
     return d->communication;
 }
 
@@ -115,16 +114,19 @@ void mpp_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t c
         return;
     ncclComm_t comm = mpp_cuda_group(r, mask);
     mpp_rank_moves(r);
+    r->device->n_begun++;
     MPP_NCCL_CHECK(r, mask, comm, ncclAllReduce(x, x, (size_t)count, ncclFloat32, ncclSum, comm, go_beside(r)));
 }
 
 void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, float *src, float *dst)
 {
     struct cut c = cut_of(r, mask, outer, extent, inner, 4);
-    if (c.n == 1)
+    if (c.n == 1) {
         copy(r, dst, src, 4 * outer * extent * inner);
-    else
-        scatter_sums(r, go_beside(r), MPP_SCRATCH_BESIDE, mask, &c, src, dst);
+        return;
+    }
+    r->device->n_begun++;
+    scatter_sums(r, go_beside(r), MPP_SCRATCH_BESIDE, mask, &c, src, dst);
 }
 
 void mpp_wait(struct mpp_rank *r)
@@ -141,8 +143,8 @@ void mpp_wait(struct mpp_rank *r)
 
 /* ---- gathers and slices ------------------------------------------------------------------------------------------------ */
 
-static void gather(struct mpp_rank *r, int64_t bytes, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src,
-                   void *dst)
+static void gather(struct mpp_rank *r, cudaStream_t stream, enum mpp_scratch kind, int64_t bytes, unsigned mask, int64_t outer,
+                   int64_t extent, int64_t inner, const void *src, void *dst)
 {
     struct cut c = cut_of(r, mask, outer, extent, inner, bytes);
     if (c.n == 1) {
@@ -152,21 +154,50 @@ static void gather(struct mpp_rank *r, int64_t bytes, unsigned mask, int64_t out
     double begun_s = mpp_trace_begin(r);
     ncclComm_t comm = mpp_cuda_group(r, mask);
     mpp_rank_moves(r);
-    void *parts = c.even ? dst : mpp_cuda_scratch(r, MPP_SCRATCH_UNPACK, (size_t)(c.n * part_elements(&c) * bytes));
-    MPP_NCCL_CHECK(r, mask, comm, ncclAllGather(src, parts, (size_t)(part_elements(&c) * bytes), ncclInt8, comm, r->device->compute));
+    void *parts = c.even ? dst : mpp_cuda_scratch(r, kind, (size_t)(c.n * part_elements(&c) * bytes));
+    MPP_NCCL_CHECK(r, mask, comm, ncclAllGather(src, parts, (size_t)(part_elements(&c) * bytes), ncclInt8, comm, stream));
     if (!c.even)
-        move_parts(r, r->device->compute, mask, &c, false, dst, parts);
+        move_parts(r, stream, mask, &c, false, dst, parts);
     mpp_trace_end(r, begun_s, MPP_TRACE_ALL_GATHER, (int)mask, 0, bytes * outer * extent * inner);
 }
 
 void mpp_all_gather(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src, void *dst)
 {
-    gather(r, 4, mask, outer, extent, inner, src, dst);
+    gather(r, r->device->compute, MPP_SCRATCH_UNPACK, 4, mask, outer, extent, inner, src, dst);
 }
 
 void mpp_all_gather_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src, void *dst)
 {
-    gather(r, 2, mask, outer, extent, inner, src, dst);
+    gather(r, r->device->compute, MPP_SCRATCH_UNPACK, 2, mask, outer, extent, inner, src, dst);
+}
+
+/* Those of the communication stream end in the order in which they begin. */
+static void gather_beside(struct mpp_rank *r, int64_t bytes, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+                          const void *src, void *dst)
+{
+    struct mpp_device *d = r->device;
+    gather(r, go_beside(r), MPP_SCRATCH_BESIDE, bytes, mask, outer, extent, inner, src, dst);
+    MPP_CUDA_CHECK(r, cudaEventRecord(d->gathered[d->n_gathers++ % MPP_GATHERS], d->communication));
+}
+
+void mpp_all_gather_begin(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src, void *dst)
+{
+    gather_beside(r, 4, mask, outer, extent, inner, src, dst);
+}
+
+void mpp_all_gather_begin_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src,
+                               void *dst)
+{
+    gather_beside(r, 2, mask, outer, extent, inner, src, dst);
+}
+
+/* Where more are under way than there are events, a later one's end is awaited. */
+void mpp_gather_wait(struct mpp_rank *r, int64_t under_way)
+{
+    struct mpp_device *d = r->device;
+    int64_t last = d->n_gathers - under_way - 1;
+    if (last >= 0)
+        MPP_CUDA_CHECK(r, cudaStreamWaitEvent(d->compute, d->gathered[last % MPP_GATHERS], 0));
 }
 
 /* dst may lie in src. */

@@ -30,9 +30,11 @@ enum mpp_scratch {
     MPP_SCRATCH_ROWS,    /* values of rows that travel between ranks */
     MPP_SCRATCH_PACK,    /* what a collective sends, packed */
     MPP_SCRATCH_UNPACK,  /* and what it receives */
-    MPP_SCRATCH_BESIDE,  /* of sums that go on beside the rank's work */
+    MPP_SCRATCH_BESIDE,  /* of sums and gathers that go on beside the rank's work */
     MPP_N_SCRATCH,
 };
+
+enum { MPP_GATHERS = 32 };
 
 /* What an update takes from the count of steps that were not skipped (AdamW's bias correction, SGD's first velocity). */
 struct mpp_step_factors {
@@ -45,6 +47,8 @@ struct mpp_device {
     char name[256];
     cudaStream_t compute, communication;
     cudaEvent_t computed, communicated;   /* what the other stream waits for */
+    cudaEvent_t gathered[MPP_GATHERS];    /* the ends of the last gathers beside the rank's work, in turns */
+    int64_t n_gathers;                    /* that were begun so far */
     int n_begun;                          /* sums on the communication stream since the last mpp_wait */
     cublasLtHandle_t blas;
     void *blas_workspace;

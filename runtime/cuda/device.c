@@ -149,6 +149,8 @@ static int make_handles(struct mpp_rank *r, struct mpp_error *error)
                        cudaEventCreateWithFlags(&d->computed, cudaEventDisableTiming) == cudaSuccess &&
                        cudaEventCreateWithFlags(&d->communicated, cudaEventDisableTiming) == cudaSuccess,
                     "making streams and events", error);
+    for (int i = 0; i < MPP_GATHERS && code == MPP_EXIT_OK; i++)
+        code = made(r, cudaEventCreateWithFlags(&d->gathered[i], cudaEventDisableTiming) == cudaSuccess, "making events", error);
     if (code == MPP_EXIT_OK)
         code = made(r, cublasLtCreate(&d->blas) == CUBLAS_STATUS_SUCCESS, "cublasLtCreate", error);
     d->products = mpp_products_new();
@@ -218,6 +220,9 @@ void mpp_device_detach(struct mpp_rank *r)
         (void)cudaEventDestroy(d->computed);
     if (d->communicated != NULL)
         (void)cudaEventDestroy(d->communicated);
+    for (int i = 0; i < MPP_GATHERS; i++)
+        if (d->gathered[i] != NULL)
+            (void)cudaEventDestroy(d->gathered[i]);
     if (d->compute != NULL)
         (void)cudaStreamDestroy(d->compute);
     if (d->communication != NULL)

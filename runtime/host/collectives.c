@@ -117,6 +117,40 @@ void mpp_all_gather_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64
     gather(r, 2, mask, outer, extent, inner, src, dst);
 }
 
+static void gather_begin(struct mpp_rank *r, int64_t bytes, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+                         const void *src, void *dst)
+{
+    const struct mpp_transport_ops *ops = r->transport->ops;
+    struct mpp_local *local = r->impl;
+    int64_t number = local->n_gathers++;
+    struct mpp_cut cut = cut_of(r, mask, outer, extent, inner);
+    cut.bytes = bytes;
+    double begun_s = mpp_trace_begin(r);
+    if (mpp_mesh_group_size(r, mask) > 1 && ops->all_gather_begin != NULL && ops->all_gather_begin(r, mask, &cut, src, dst, number))
+        mpp_trace_end(r, begun_s, MPP_TRACE_ALL_GATHER, (int)mask, 0, bytes * outer * extent * inner);
+    else
+        gather(r, bytes, mask, outer, extent, inner, src, dst);
+}
+
+void mpp_all_gather_begin(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const void *src,
+                          void *dst)
+{
+    gather_begin(r, 4, mask, outer, extent, inner, src, dst);
+}
+
+void mpp_all_gather_begin_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
+                               const void *src, void *dst)
+{
+    gather_begin(r, 2, mask, outer, extent, inner, src, dst);
+}
+
+void mpp_gather_wait(struct mpp_rank *r, int64_t under_way)
+{
+    const struct mpp_local *local = r->impl;
+    if (r->pending > 0 && r->transport->ops->gather_wait != NULL)
+        r->transport->ops->gather_wait(r, local->n_gathers - under_way);
+}
+
 void mpp_reduce_scatter(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
                         const float *src, float *dst)
 {
