@@ -432,7 +432,7 @@ static void add_parts(struct mpp_text *out, int indent, const struct sums *s, co
     add(out, indent + 4, "%s", call);
     add(out, indent, "} else {");
     for (int i = 0; i < s->n; i++)
-        add(out, indent + 4, "sums[(%d * (int64_t)gridDim.y + blockIdx.y) * points + kept] = %s%s;", i, s->name[i], suffix);
+        add(out, indent + 4, "mpp_write_part(sums, (%d * (int64_t)gridDim.y + blockIdx.y) * points + kept, %s%s);", i, s->name[i], suffix);
     add(out, indent, "}");
 }
 
@@ -445,7 +445,7 @@ static const char *add_finish(struct fused *f, struct mpp_text *kernels, const s
         add(&body, 8, "double %s = %s;", s->name[i], nothing(s, i));
     add(&body, 8, "for (int64_t part = 0; part < parts; part++) {");
     for (int i = 0; i < s->n; i++) {
-        const char *x = mpp_arena_printf(f->e->arena, "sums[(%d * parts + part) * points + kept]", i);
+        const char *x = mpp_arena_printf(f->e->arena, "mpp_read_part(sums, (%d * parts + part) * points + kept)", i);
         if (s->max[i])
             add(&body, 12, "%s = mpp_larger()(%s, %s);", s->name[i], s->name[i], x);
         else

@@ -22,6 +22,9 @@ COMMAND = sorted(p for p in ROOT.iterdir() if p.suffix in (".c", ".h"))  # of th
 MAY_EXIT = {"mpplan.c", "runtime/core/main.c"}
 # runtime/host/team.c, thread-local: gcc's OpenMP calls carry no context.
 OPENMP_STATE = {"own_team", "own_share", "own_shares"}
+# Entry points of the runtime that have no arrays to try, and the tests that call them.
+WITHOUT_ARRAYS = {"mpp_extent_of": "kernels", "mpp_uniform": "kernels", "mpp_first_sample": "kernels", "mpp_forward": "pipeline",
+                  "mpp_backward": "pipeline", "mpp_main": "trainer"}
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 1000, 100
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b|not (yet )?implemented|unimplemented", re.I)
 ABSOLUTE = re.compile(r"[\"'\s(=]/(?:home|root|work|build)/\w")
@@ -140,6 +143,21 @@ def check_suites():
         check(f'"{name}"' in text or f"{path.name}\"" in text, f"tests/e2e/{path.name} is in no list of tests/run.py")
 
 
+def check_conformance():
+    """Every entry point of mpp_rt.h is in the conformance tests, which see to sizes, alignment and types; they run on both backends."""
+    header = without_comments((ROOT / "runtime" / "mpp_rt.h").read_text())
+    entries = set(re.findall(r"^(?!static|#)[\w *]*\b(mpp_\w+)\([^;{]*\);", header, re.M))
+    called, built = set(), [(ROOT / f).read_text() for f in ("tests/meson.build", "tests/cuda/meson.build")]
+    for name in ("conformance", "conformance_ranks"):
+        called |= set(re.findall(r"\bCALL\(&?\w+, (mpp_\w+)", (ROOT / "tests" / f"test_runtime_{name}.c").read_text()))
+        check(f"'runtime_{name}'" in built[0] and f"'{name}'" in built[1], f"test_runtime_{name}.c is not built for both backends")
+    check(len(entries) > 60, f"mpp_rt.h has {len(entries)} entry points")
+    for entry in sorted(entries):
+        elsewhere = WITHOUT_ARRAYS.get(entry)
+        other = elsewhere and (ROOT / "tests" / f"test_runtime_{elsewhere}.c").read_text()
+        check(entry in called or other and re.search(rf"\b{entry}\(", other), f"{entry}: no conformance test calls it")
+
+
 def check_headers():
     """Each header compiles alone."""
     flags = ["-std=c17", "-D_GNU_SOURCE", "-fsyntax-only", "-x", "c", "-I", str(ROOT), "-I", str(ROOT / "runtime")]
@@ -163,7 +181,7 @@ def check_globals():
 
 
 if __name__ == "__main__":
-    for step in (check_includes, check_code, check_folders, check_suites, check_headers, check_globals):
+    for step in (check_includes, check_code, check_folders, check_suites, check_conformance, check_headers, check_globals):
         step()
     print(f"{passed} passed, {failed} failed")
     sys.exit(failed > 0)

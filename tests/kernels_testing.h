@@ -219,6 +219,7 @@ static inline void check_block(const char *what, const struct mpp_rank *r, const
     free(want);
 }
 
+#ifndef MPP_TESTING_TRANSPORT /* else the test's ranks have the runtime's own collectives */
 /* ---- ranks as threads ----------------------------------------------------------------------------------- */
 
 static inline int group_first(const struct mpp_rank *r, unsigned mask)
@@ -299,6 +300,8 @@ static inline void run_mesh(int n_axes, const int *sizes, void (*body)(struct mp
         pthread_join(thread[k], NULL);
     free(mesh);
 }
+
+#endif
 
 /* d/dx[i] of the sum of f(x) dy, by central differences in double. */
 static inline double difference(double (*f)(void *arg), void *arg, double *x)

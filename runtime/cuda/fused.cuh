@@ -27,10 +27,12 @@ template <class... P> static inline bool mpp_aligned16(const P *...pointers)
 
 /* ---- operands that do not run with all loops: many threads read the same elements, from a cache but for the first ---- */
 
-#ifdef MPP_COUNT_BYTES
-#define MPP_COUNT_COMMON(at, bytes) mpp_shim_count_common(at, (int64_t)(bytes))
+#ifdef MPP_CUDA_SHIM
+#define MPP_COUNT_COMMON(at, bytes) (mpp_shim_counts ? mpp_shim_count_common(at, (int64_t)(bytes)) : (void)0)
+#define MPP_COUNT_PARTS(read, written) (mpp_shim_counts ? mpp_shim_count_parts((int64_t)(read), (int64_t)(written)) : (void)0)
 #else
 #define MPP_COUNT_COMMON(at, bytes) (void)0
+#define MPP_COUNT_PARTS(read, written) (void)0
 #endif
 
 template <class T> __device__ __forceinline__ T mpp_read_common(const T *x, int64_t i)
@@ -42,6 +44,7 @@ template <class T> __device__ __forceinline__ T mpp_read_common(const T *x, int6
 template <int W, class T> __device__ __forceinline__ mpp_pack<T, W> mpp_read_common_pack(const T *x, int64_t i)
 {
     MPP_COUNT_COMMON(x + i, sizeof(T) * W);
+    MPP_ALIGNED(x + i, sizeof(T) * W);
     return *reinterpret_cast<const mpp_pack<T, W> *>(x + i);
 }
 
@@ -56,6 +59,19 @@ __device__ __forceinline__ int64_t mpp_part_begin(int64_t n)
 __device__ __forceinline__ int64_t mpp_part_end(int64_t n)
 {
     return n * ((int64_t)blockIdx.y + 1) / gridDim.y;
+}
+
+/* Element I of the parts: written by the kernel that forms them, read by the one that adds them up. Counted apart. */
+__device__ __forceinline__ void mpp_write_part(double *sums, int64_t i, double value)
+{
+    MPP_COUNT_PARTS(0, sizeof value);
+    sums[i] = value;
+}
+
+__device__ __forceinline__ double mpp_read_part(const double *sums, int64_t i)
+{
+    MPP_COUNT_PARTS(sizeof(double), 0);
+    return sums[i];
 }
 
 static inline double *mpp_parts_scratch(struct mpp_rank *r, int64_t sums, int64_t parts)

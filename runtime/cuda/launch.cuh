@@ -19,7 +19,7 @@
  *
  * Kernels go to the rank's compute stream. They use barriers, warp shuffles and dynamic shared memory, and nothing that
  * could not run on a processor (tests/cuda). All sums are formed in a fixed order: no atomics on floats. Memory is read and
- * written by mpp_read and mpp_write, which a test build counts (-DMPP_COUNT_BYTES). 16-bit floats are uint16_t in memory:
+ * written by mpp_read and mpp_write, which tests/cuda counts where it is asked to. 16-bit floats are uint16_t in memory:
  * mpp_from_bf16, mpp_to_f16 and so on of mpp_math.h. */
 #ifndef MPP_LAUNCH_CUH
 #define MPP_LAUNCH_CUH
@@ -85,10 +85,12 @@ static inline unsigned mpp_grid(int64_t n, int64_t per_block)
 
 /* ---- memory --------------------------------------------------------------------------------------- */
 
-#ifdef MPP_COUNT_BYTES
-#define MPP_COUNT(read, written) mpp_shim_count((int64_t)(read), (int64_t)(written))
+#ifdef MPP_CUDA_SHIM
+#define MPP_COUNT(read, written) (mpp_shim_counts ? mpp_shim_count((int64_t)(read), (int64_t)(written)) : (void)0)
+#define MPP_ALIGNED(at, bytes) ((uintptr_t)(at) % ((bytes) < 16 ? (bytes) : 16) ? mpp_shim_unaligned() : (void)0)
 #else
 #define MPP_COUNT(read, written) (void)0
+#define MPP_ALIGNED(at, bytes) (void)0
 #endif
 
 template <class T> __device__ __forceinline__ T mpp_read(const T *x, int64_t i)
@@ -111,12 +113,14 @@ template <class T, int W> struct __align__(sizeof(T) * W < 16 ? sizeof(T) * W : 
 template <int W, class T> __device__ __forceinline__ mpp_pack<T, W> mpp_read_pack(const T *x, int64_t i)
 {
     MPP_COUNT(sizeof(T) * W, 0);
+    MPP_ALIGNED(x + i, sizeof(T) * W);
     return *reinterpret_cast<const mpp_pack<T, W> *>(x + i);
 }
 
 template <int W, class T> __device__ __forceinline__ void mpp_write_pack(T *y, int64_t i, const mpp_pack<T, W> &value)
 {
     MPP_COUNT(0, sizeof(T) * W);
+    MPP_ALIGNED(y + i, sizeof(T) * W);
     *reinterpret_cast<mpp_pack<T, W> *>(y + i) = value;
 }
 

@@ -14,10 +14,12 @@
 #endif
 
 __thread struct mpp_shim_now mpp_shim_now;
+const bool mpp_shim_counts = getenv("MPP_SHIM_REPORT") != NULL;
 
 namespace {
 
 enum { WARP = 32, MOST_THREADS = 1024, STACK_BYTES = 128 << 10, MOST_SHARED = 48 << 10, MOST_GRID_YZ = 65535 };
+enum kind { READ, WRITTEN, READ_AGAIN, PARTS_READ, PARTS_WRITTEN, KINDS };
 enum state { CAN_RUN, AT_WARP, AT_BLOCK, ENDED };
 
 struct fiber {
@@ -30,6 +32,7 @@ struct fiber {
 
 /* Of one thread of the process. */
 struct machine {
+    machine *next; /* of those that no thread has */
     fiber fibers[MOST_THREADS];
     int running, n_threads;
     void *scheduler;     /* its stack pointer while a fiber runs */
@@ -37,7 +40,7 @@ struct machine {
     void *arg;
     const char *kernel;
     unsigned char *shared;
-    int64_t read_bytes, written_bytes;
+    int64_t bytes[KINDS]; /* of this launch */
     std::unordered_set<const void *> *common; /* what mpp_shim_count_common has counted in this launch */
 #if defined(__SANITIZE_ADDRESS__)
     void *fake_stack;
@@ -208,25 +211,34 @@ void run_block(machine *m)
 pthread_key_t machine_key;
 pthread_once_t machine_once = PTHREAD_ONCE_INIT;
 
-void free_machine(void *arg)
+/* Of threads that have ended, for those that begin: stacks are dear. */
+machine *spare;
+pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void lay_aside(void *arg)
 {
     machine *m = (machine *)arg;
-    for (int i = 0; i < MOST_THREADS; i++)
-        free(m->fibers[i].stack);
-    delete m->common;
-    free(m);
+    pthread_mutex_lock(&spare_lock);
+    m->next = spare;
+    spare = m;
+    pthread_mutex_unlock(&spare_lock);
 }
 
 void make_key(void)
 {
-    pthread_key_create(&machine_key, free_machine);
+    pthread_key_create(&machine_key, lay_aside);
 }
 
 machine *machine_here(void)
 {
     if (the_machine == NULL) {
         pthread_once(&machine_once, make_key);
-        the_machine = (machine *)calloc(1, sizeof *the_machine);
+        pthread_mutex_lock(&spare_lock);
+        the_machine = spare;
+        spare = spare ? spare->next : NULL;
+        pthread_mutex_unlock(&spare_lock);
+        if (the_machine == NULL)
+            the_machine = (machine *)calloc(1, sizeof *the_machine);
         if (the_machine == NULL)
             abort();
         pthread_setspecific(machine_key, the_machine);
@@ -251,7 +263,7 @@ void make_stacks(machine *m)
 
 struct row {
     const char *kernel;
-    int64_t launches, read_bytes, written_bytes;
+    int64_t launches, bytes[KINDS];
 };
 
 enum { MOST_ROWS = 512 };
@@ -259,20 +271,23 @@ row rows[MOST_ROWS];
 int n_rows;
 pthread_mutex_t rows_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* MPP_SHIM_REPORT=FILE: a line for each kernel: launches, bytes read and written, name. */
+/* MPP_SHIM_REPORT=FILE: a line for each kernel: launches, bytes of each kind, name. */
 void write_report(void)
 {
     FILE *f = fopen(getenv("MPP_SHIM_REPORT"), "w");
-    for (int i = 0; f != NULL && i < n_rows; i++)
-        fprintf(f, "%lld %lld %lld %s\n", (long long)rows[i].launches, (long long)rows[i].read_bytes,
-                (long long)rows[i].written_bytes, rows[i].kernel);
+    for (int i = 0; f != NULL && i < n_rows; i++) {
+        fprintf(f, "%lld ", (long long)rows[i].launches);
+        for (int k = 0; k < KINDS; k++)
+            fprintf(f, "%lld ", (long long)rows[i].bytes[k]);
+        fprintf(f, "%s\n", rows[i].kernel);
+    }
     if (f != NULL)
         fclose(f);
 }
 
 void note_launch(const machine *m)
 {
-    static const bool wanted = getenv("MPP_SHIM_REPORT") != NULL && atexit(write_report) == 0;
+    static const bool wanted = mpp_shim_counts && atexit(write_report) == 0;
     if (!wanted)
         return;
     pthread_mutex_lock(&rows_lock);
@@ -283,8 +298,8 @@ void note_launch(const machine *m)
         n_rows = i == n_rows ? n_rows + 1 : n_rows;
         rows[i].kernel = m->kernel;
         rows[i].launches++;
-        rows[i].read_bytes += m->read_bytes;
-        rows[i].written_bytes += m->written_bytes;
+        for (int k = 0; k < KINDS; k++)
+            rows[i].bytes[k] += m->bytes[k];
     }
     pthread_mutex_unlock(&rows_lock);
 }
@@ -321,7 +336,7 @@ void mpp_shim_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes
     m->body = body;
     m->arg = arg;
     m->shared = NULL;
-    m->read_bytes = m->written_bytes = 0;
+    memset(m->bytes, 0, sizeof m->bytes);
     if (m->common != NULL)
         m->common->clear();
     void *shared = NULL;
@@ -375,10 +390,21 @@ void mpp_shim_exchange(const void *mine, size_t bytes, int source, void *out)
     memcpy(out, &m->fibers[from].given[parity], bytes);
 }
 
+void mpp_shim_unaligned(void)
+{
+    fault("an access that is not aligned");
+}
+
 void mpp_shim_count(int64_t read_bytes, int64_t written_bytes)
 {
-    the_machine->read_bytes += read_bytes;
-    the_machine->written_bytes += written_bytes;
+    the_machine->bytes[READ] += read_bytes;
+    the_machine->bytes[WRITTEN] += written_bytes;
+}
+
+void mpp_shim_count_parts(int64_t read_bytes, int64_t written_bytes)
+{
+    the_machine->bytes[PARTS_READ] += read_bytes;
+    the_machine->bytes[PARTS_WRITTEN] += written_bytes;
 }
 
 void mpp_shim_count_common(const void *at, int64_t bytes)
@@ -386,6 +412,5 @@ void mpp_shim_count_common(const void *at, int64_t bytes)
     machine *m = the_machine;
     if (m->common == NULL)
         m->common = new std::unordered_set<const void *>();
-    if (m->common->insert(at).second)
-        m->read_bytes += bytes;
+    m->bytes[m->common->insert(at).second ? READ : READ_AGAIN] += bytes;
 }

@@ -6,12 +6,14 @@ By default one plan of each kind; --full: more plans, all architectures, Address
 """
 import hashlib
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 
+import fused_bytes
 import harness as h
 import test_equivalence as eq
 import test_precision as precision
@@ -164,31 +166,61 @@ def sanitized(fix, devices):
 
 # ---- bytes ----
 
-def bytes_moved():
-    """Each emitted fused kernel reads each input once and writes each output once."""
-    m = eq.gpt2_tiny()
-    p = plan(m, 1, "", "A")
-    build(p, "CFLAGS=-O1 -DMPP_COUNT_BYTES")
-    name, data, losses = m.settings["A"][2][0]
-    report = h.TMP / "bytes.txt"
-    run = p.train(data=f"npy:{data}", init=m.weights, steps=1, seed=1, env={"MPP_SHIM_REPORT": str(report)})
-    h.close("bytes: the loss", run.losses, losses[:1], m.tolerance)
-    rows = {}
-    for line in report.read_text().splitlines():
-        launches, read, written, kernel = line.split(" ", 3)
-        rows.setdefault(kernel.strip("()").split("<")[0], []).append((int(launches), int(read), int(written)))
-    batch, seq, hidden, layers, vocab = 8, 64, 128, 4, 512
-    n, f = batch * seq * hidden, 4  # elements of an activation, bytes of a float
-    expected = {  # launches, read, written of each
-        "fused_bias_split_kernel": (layers, (3 * n + 3 * hidden) * f, 3 * n * f),
-        "fused_bias_add_kernel": (2 * layers, (2 * n + hidden) * f, n * f),
-        "fused_bias_gelu_kernel": (layers, (4 * n + 4 * hidden) * f, 8 * n * f),
-    }
-    for kernel, (launches, read, written) in expected.items():
-        got = rows.get(kernel, [(0, 0, 0)])[0]
-        h.check(got == (launches, launches * read, launches * written), f"bytes of {kernel}",
-                f"{got}, expected {(launches, launches * read, launches * written)}")
+BYTES = [  # beside gpt: by default?, what, model, preset, -D, --fix, further options
+    (True, "bert", "models/bert.xml", "tiny"),
+    (True, "mlp", "models/mlp.xml", "tiny"),
+    (True, "gpt in bf16", "models/gpt.xml", "tiny", {"layers": 2}, None, ("--precision", "bf16")),
+    (False, "gpt, two micro-batches", "models/gpt.xml", "tiny", {"layers": 2}, "micro_batches=2"),
+    (False, "gpt of odd sizes", "models/gpt.xml", "tiny", {"layers": 2, "hidden": 132, "vocab": 509}, None, ("--precision", "bf16")),
+    (False, "gpt with dropout", "models/gpt.xml", "tiny", {"layers": 2, "pdrop": 0.1}),
+    (False, "bert with dropout", "models/bert.xml", "tiny", {"pdrop": 0.1}, "micro_batches=2"),
+]
+
+
+def counted(p):
+    """What each kernel of a step of P moved; the trainer must be there."""
+    path = h.TMP / "bytes.txt"
+    path.unlink(missing_ok=True)
+    p.train(data="synthetic", steps=1, seed=1, metrics=False, env={"MPP_SHIM_REPORT": str(path)})
+    return fused_bytes.report(path)
+
+
+def bytes_moved(what, model, preset, D=None, fix=None, extra=()):
+    """Each emitted kernel reads each input once and writes each output once."""
+    p = h.plan(model, gpus=1, preset=preset, D=D, fix=fix, extra=extra)
+    shared = build(p)
+    calls = fused_bytes.calls(p, p.json["micro_batches"])
+    names = fused_bytes.functions(p)
+    faults = fused_bytes.faults(p, calls, counted(p))
+    for name in sorted(set(names) | set(faults)):
+        h.check(name not in faults, f"bytes of {what}: {name}", faults.get(name))
+    return p, shared, calls
+
+
+def bytes_of_gpt():
+    p, shared, calls = bytes_moved("gpt", "models/gpt.xml", "tiny", D={"layers": 2})
+    for where, says, found in fused_bytes.documented(p, calls, (h.ROOT / "docs" / "kernels.md").read_text()):
+        h.check(says == found, f"docs/kernels.md: {where}", f"says {says}, it is {found}")
+    # a test of the test
+    source = p.dir / "kernels.cu"
+    text = broken = source.read_text()
+    for name, pointer in (("fused_bias_gelu", "a"), ("fused_bias_add", "b"), ("fused_gelu_grad_reduce_sum", "b")):
+        broken = twice(broken, name, pointer)
+    source.write_text(broken)
+    make(p, shared, "CFLAGS=-O1")
+    faults = fused_bytes.faults(p, calls, counted(p))
+    h.check(set(faults) == {"fused_bias_gelu", "fused_bias_add", "fused_gelu_grad_reduce_sum"}, "bytes: what is read twice shows", faults)
+    past = text.replace("mpp_write_pack<W>(y, i * cols + j0, to_y);", "y[i * cols + j0] = 0;", 1)
+    h.check(past != text and fused_bytes.uncounted(past), "bytes: accesses that nothing counts show")
     p.remove()
+
+
+def twice(text, function, pointer):
+    """The kernel of FUNCTION with one more access to POINTER."""
+    at = text.index(f"void {function}_kernel(")
+    read = re.search(rf"const (\S+ W>|\S+) (from_{pointer})( = mpp_read\w*<W>\({pointer}, .*?\);)", text[at:])
+    line = read.group()
+    return text[:at] + text[at:].replace(line, f"{line} const {read.group(1)} again{read.group(3)} (void)again;", 1)
 
 
 # ---- what is said where something is missing ----
@@ -247,7 +279,10 @@ def nvcc():
 
 def main():
     parts = {"references": references, "bf16": lambda: follow("bf16", 2, "dp=2", 50 if h.FULL else 3), "overflow": overflow,
-             "barrier": broken_barrier, "bytes": bytes_moved, "errors": errors}
+             "barrier": broken_barrier, "bytes": bytes_of_gpt, "errors": errors}
+    for default, what, *arguments in BYTES:
+        if default or h.FULL:
+            parts[f"bytes of {what}"] = lambda what=what, arguments=arguments: bytes_moved(what, *arguments)[0].remove()
     if h.FULL:
         parts["fp16"] = lambda: follow("fp16", 4, "dp=2,tp=2", 50)
         parts["sanitized 1"] = lambda: sanitized("", 1)

@@ -48,9 +48,14 @@ void mpp_shim_warp_barrier(void);
 /* All lanes of a warp give BYTES (up to 8) at MINE, and take lane SOURCE's. */
 void mpp_shim_exchange(const void *mine, size_t bytes, int source, void *out);
 int mpp_shim_lane(void);
-/* Bytes that the running kernel reads and writes (-DMPP_COUNT_BYTES). */
+/* A pack that does not begin at a multiple of its size: a GPU ends the kernel, and so does this. */
+void mpp_shim_unaligned(void);
+/* Are bytes counted (MPP_SHIM_REPORT)? */
+extern const bool mpp_shim_counts;
+/* Bytes that the running kernel reads and writes; of sums in parts. */
 void mpp_shim_count(int64_t read_bytes, int64_t written_bytes);
-/* Bytes at AT that many threads read: counted once a launch. */
+void mpp_shim_count_parts(int64_t read_bytes, int64_t written_bytes);
+/* Bytes at AT that many threads read: the first time in a launch they are read, then read again. */
 void mpp_shim_count_common(const void *at, int64_t bytes);
 
 template <class Body> inline void mpp_shim_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, Body body)
