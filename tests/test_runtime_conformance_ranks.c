@@ -138,19 +138,24 @@ static void cuts(struct mpp_rank *r, struct trial *t, unsigned mask)
     }
     void *small = stored(t, t->k, values(t, r->rank, n_small), n_small), *large = stored(t, t->k, x, n_large);
     void *gathered = room(t, t->k, n_large), *scattered = room(t, t->k, n_small), *sliced = room(t, t->k, n_small);
+    void *later = room(t, t->k, n_large);
     begin_workspace(t, r, CALL(t, mpp_all_gather_workspace, OUTER, t->n, 2));
     if (t->k == wide) {
         CALL(t, mpp_all_gather, r, mask, OUTER, t->n, 2, small, gathered);
+        CALL(t, mpp_all_gather_begin, r, mask, OUTER, t->n, 2, small, later);
         CALL(t, mpp_slice, r, mask, OUTER, t->n, 2, large, sliced);
         begin_workspace(t, r, CALL(t, mpp_reduce_scatter_workspace, OUTER, t->n, 2));
         CALL(t, mpp_reduce_scatter, r, mask, OUTER, t->n, 2, large, scattered);
     } else {
         CALL(t, mpp_all_gather_half, r, mask, OUTER, t->n, 2, small, gathered);
+        CALL(t, mpp_all_gather_begin_half, r, mask, OUTER, t->n, 2, small, later);
         CALL(t, mpp_slice_half, r, mask, OUTER, t->n, 2, large, sliced);
         begin_workspace(t, r, CALL(t, mpp_reduce_scatter_half_workspace, OUTER, t->n, 2));
         CALL(t, mpp_reduce_scatter_half, r, mask, t->k->type, OUTER, t->n, 2, large, scattered);
     }
+    CALL(t, mpp_gather_wait, r, 0);
     check_stored(t, "all-gather", t->k, gathered, whole, n_large, 0);
+    check_stored(t, "all-gather begun", t->k, later, whole, n_large, 0);
     check_stored(t, "slice", t->k, sliced, own, n_small, 0);
     check_stored(t, "reduce-scatter", t->k, scattered, part, n_small, 0);
     end_trial(t);
