@@ -432,3 +432,6 @@ m("metrics-resumed", "runtime/core/progress.c",
 m("mask-position", "runtime/core/data.c",
   "(uint64_t)(s->position + i), s->sample, random);\n        bool chosen", "(uint64_t)i, s->sample, random);\n        bool chosen",
   "which tokens are masked is told by the place in the rank's part of the sequence", "runtime_files")
+m("pack-unaligned", "runtime/cuda/launch.cuh",
+  "return all == 0;", "return all < 64;",
+  "kernels walk arrays in packs that do not begin at a multiple of a pack", "cuda_conformance")

@@ -1,4 +1,4 @@
-/* Every kernel of mpp_rt.h against float64, in f32, bf16 and f16, with sizes 1, 3, 31, 33 and 257 in each of its dimensions, on
+/* Every kernel of mpp_rt.h against float64, in f32, bf16 and f16, with sizes 1, 3, 31, 33, 64 and 257 in each of its dimensions, on
  * arrays that are aligned and that are not. The host's kernels, and, compiled by tests/cuda, CUDA's. */
 #include "views_testing.h"
 
@@ -451,7 +451,7 @@ static void run_attention(struct trial *t, int64_t dim, bool causal)
 /* Each size of heads beside another length; the longest with short heads, for its time. */
 static void test_attention(struct trial *t)
 {
-    static const int64_t dims[N_SIZES] = {31, 33, 257, 1, 3};
+    static const int64_t dims[N_SIZES] = {31, 33, 257, 1, 64, 3};
     run_attention(t, dims[t->size], false);
     run_attention(t, dims[t->size], true);
     run_attention(t, 8, true);

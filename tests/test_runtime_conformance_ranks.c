@@ -1,5 +1,5 @@
-/* Every entry point of mpp_rt.h that speaks with other ranks, against its definition: f32, bf16 and f16, sizes 1, 3, 31, 33 and
- * 257, arrays that are aligned and that are not. Ranks are threads: a stage of three, and one of two by two. */
+/* Every entry point of mpp_rt.h that speaks with other ranks, against its definition: f32, bf16 and f16, sizes 1, 3, 31, 33, 64
+ * and 257, arrays that are aligned and that are not. Ranks are threads: a stage of three, and one of two by two. */
 #define MPP_TESTING_TRANSPORT
 #include "views_testing.h"
 
@@ -34,7 +34,7 @@ static void make_job(struct job *j)
     for (int i = 0; i < TRANSFERS; i++) {
         struct mpp_transfer *t = &j->transfer[i];
         *t = (struct mpp_transfer){.name = "x", .type = all_kinds[i % N_KINDS].type, .from = 0, .to = 1, .n_dims = 2,
-                                   .dims = {odd_sizes[i / N_KINDS], ACROSS}, .from_split = {1, 0}, .to_split = {1, 2}, .depth = 2};
+                                   .dims = {sizes_tried[i / N_KINDS], ACROSS}, .from_split = {1, 0}, .to_split = {1, 2}, .depth = 2};
         t->stride = (mpp_transfer_bytes(&j->program, t) + 63) / 64 * 64;
         t->offset = at;
         at += t->depth * t->stride;

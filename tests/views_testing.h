@@ -1,9 +1,9 @@
-/* views_testing.h - for the conformance tests: every entry point of mpp_rt.h, in f32 and 16 bits, with odd sizes, on arrays that
+/* views_testing.h - for the conformance tests: every entry point of mpp_rt.h, in f32 and 16 bits, with odd sizes and an even one, on arrays that
  * begin at a multiple of 64 bytes or one element further, with intact bytes around them. tests/house.py looks for
  * CALL(..., entry, ...) of each entry point.
  *
  *     for (int i = 0; i < N_TRIALS; i++) {
- *         struct trial t = trial_at(i);               // t.k, t.n, t.shift: 5 sizes, 2 places, 3 types
+ *         struct trial t = trial_at(i);               // t.k, t.n, t.shift: 6 sizes, 2 places, 3 types
  *         double *x = numbers_of(&t, t.k, 1, t.n);
  *         void *in = stored(&t, t.k, x, t.n), *out = room(&t, t.k, t.n);
  *         CALL(&t, mpp_copy, &r, out, in, (size_t)(t.n * t.k->bytes));
@@ -27,14 +27,14 @@ struct kind {
 static const struct kind all_kinds[] = {
     {"f32", MPP_TYPE_F32, 4, 0}, {"bf16", MPP_TYPE_BF16, 2, 0x1p-8}, {"f16", MPP_TYPE_F16, 2, 0x1p-11}};
 static const struct kind *const wide = &all_kinds[0];
-static const int64_t odd_sizes[] = {1, 3, 31, 33, 257};
+static const int64_t sizes_tried[] = {1, 3, 31, 33, 64, 257}; /* odd ones, and one that is walked in packs where arrays are aligned */
 
-enum { GUARD = 64, MOST_BLOCKS = 64, MOST_ENTRIES = 96, N_SIZES = 5, N_KINDS = 3, ALL_SEEN = (1 << 2 * N_SIZES) - 1 };
+enum { GUARD = 64, MOST_BLOCKS = 64, MOST_ENTRIES = 96, N_SIZES = 6, N_KINDS = 3, ALL_SEEN = (1 << 2 * N_SIZES) - 1 };
 
 struct trial {
     const struct kind *k;
     int64_t n;
-    int size, shift; /* size: of odd_sizes; shift: elements that arrays begin after a multiple of 64 bytes */
+    int size, shift; /* size: of sizes_tried; shift: elements that arrays begin after a multiple of 64 bytes */
     int n_blocks;
     struct {
         unsigned char *base;
@@ -192,7 +192,7 @@ static inline void end_trial(struct trial *t)
 static inline struct trial trial_at(int i)
 {
     int size = i / (2 * N_KINDS);
-    return (struct trial){.k = &all_kinds[i / 2 % N_KINDS], .n = odd_sizes[size], .size = size, .shift = i % 2};
+    return (struct trial){.k = &all_kinds[i / 2 % N_KINDS], .n = sizes_tried[size], .size = size, .shift = i % 2};
 }
 
 enum { N_TRIALS = 2 * N_KINDS * N_SIZES };
