@@ -262,6 +262,7 @@ enum mpp_status mpp_report_write(struct mpp_diag *diag, const struct mpp_graph *
     proof(&r);
     splits(&r);
     costs(&r);
+    mpp_report_overlap(&r);
     mpp_report_others(&r);
     mpp_report_collectives(&r);
     mpp_report_unsplit(&r);
@@ -276,6 +277,7 @@ enum mpp_status mpp_report_predict(struct mpp_diag *diag, const struct mpp_graph
     proof(&r);
     splits(&r);
     costs(&r);
+    mpp_report_overlap(&r);
     mpp_report_others(&r);
     return end(&r, diag);
 }

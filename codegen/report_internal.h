@@ -50,6 +50,9 @@ void mpp_report_others(const struct report *r);
 /* How each axis of the stage's mesh is used: "batch over 8"; in R's arena. */
 const char *mpp_report_axis(const struct report *r, int axis);
 
+/* ---- report_overlap.c: what of the collectives of a plan of one stage goes on beside its kernels; nothing of unfused ones ---- */
+void mpp_report_overlap(const struct report *r);
+
 /* ---- report_comm.c: of R's stage ---- */
 void mpp_report_collectives(const struct report *r);
 void mpp_report_unsplit(const struct report *r);

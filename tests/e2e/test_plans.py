@@ -471,6 +471,29 @@ def test_predict():
     h.check(again == j, "--predict: the same again")
 
 
+def test_hidden():
+    """What kernels hide of sums and gathers that begin early: some, not more than there is; nothing where nothing is claimed."""
+    def seconds(text):
+        value, unit = text.split()
+        return float(value) * {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
+
+    def ask(*more, layers=4):
+        args = [h.ROOT / GPT, "--preset", "gpt2", "-D", f"layers={layers}", "-D", "batch=64", "--predict", *more]
+        text = " ".join(h.must(h.mpplan(*args)).stdout.split())
+        found = {what: (seconds(hidden), seconds(of)) for hidden, of, what in re.findall(
+            r"about ([\d.]+ \w+) of ([\d.]+ \w+) \(\d+ %\) of (gradient sums|weight gathers)", text)}
+        return found, json.loads(h.must(h.mpplan(*args, "--json")).stdout)["predicted"] if found else None
+
+    gpus = ["--cluster", "dgx-a100", "--gpus", "8"]
+    for fix, kind, field in (("dp=8,zero=0", "gradient sums", "gradient_comm_s"), ("dp=8,zero=3", "weight gathers", "parameter_comm_s")):
+        found, time = ask(*gpus, "--fix", fix)
+        if h.check(kind in found, f"{fix}: it says what is hidden", found):
+            hidden, of = found[kind]
+            h.check(0 < hidden <= of <= 1.01 * time[field], f"{fix}: {kind}", (found, time))
+    h.check(not ask(*gpus, "--fix", "dp=8,zero=0", "--kernels", "unfused")[0], "unfused kernels hide nothing")
+    h.check(not ask("--gpus", "2", "--fix", "dp=2")[0], "within a host nothing is claimed")
+
+
 def test_one_stage_beside_pipelines():
     """A pipeline that is shorter by the formula but longer event by event is no reason to forget a plan of one stage."""
     args = [h.ROOT / GPT, *(f"-D{x}" for x in ("layers=12", "hidden=1024", "heads=8", "batch=8", "seq=256")),
@@ -561,7 +584,7 @@ def test_told_splits():
 TESTS = {"tensor parallel": test_tensor_parallel, "data parallel": test_data_parallel, "memory forces": test_memory_forces,
          "uneven": test_uneven, "small models": test_small_models,
          "micro-batches": test_micro_batches, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
-         "stages": test_stages, "interleaved": test_interleaved, "predict": test_predict, "one stage": test_one_stage_beside_pipelines, "min gpus": test_min_gpus, "told splits": test_told_splits, "stopped": test_stopped, "compilers": test_compilers, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
+         "stages": test_stages, "interleaved": test_interleaved, "predict": test_predict, "hidden": test_hidden, "one stage": test_one_stage_beside_pipelines, "min gpus": test_min_gpus, "told splits": test_told_splits, "stopped": test_stopped, "compilers": test_compilers, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
