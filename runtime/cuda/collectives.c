@@ -108,14 +108,40 @@ static cudaStream_t go_beside(struct mpp_rank *r)
     return d->communication;
 }
 
+/* Where a sum of so many bytes takes several times as long as it takes to begin one: 8 MiB at 100 GB/s are 80 us. */
+enum { BUCKET_BYTES = 8 << 20 };
+
+static void empty_bucket(struct mpp_rank *r)
+{
+    struct mpp_bucket *b = &r->device->bucket;
+    if (b->n == 0)
+        return;
+    ncclComm_t comm = mpp_cuda_group(r, b->mask);
+    cudaStream_t stream = go_beside(r);
+    mpp_rank_moves(r);
+    MPP_NCCL_CHECK(r, b->mask, comm, ncclGroupStart());
+    for (int i = 0; i < b->n; i++)
+        MPP_NCCL_CHECK(r, b->mask, comm, ncclAllReduce(b->x[i], b->x[i], (size_t)b->count[i], ncclFloat32, ncclSum, comm, stream));
+    MPP_NCCL_CHECK(r, b->mask, comm, ncclGroupEnd());
+    b->n = 0;
+    b->bytes = 0;
+}
+
+/* Small sums wait for others, so that a layer's biases and norms cost one call; at the latest until mpp_wait. */
 void mpp_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t count)
 {
     if (mpp_mesh_group_size(r, mask) == 1 || count <= 0)
         return;
-    ncclComm_t comm = mpp_cuda_group(r, mask);
-    mpp_rank_moves(r);
+    struct mpp_bucket *b = &r->device->bucket;
+    if (b->mask != mask)
+        empty_bucket(r);
     r->device->n_begun++;
-    MPP_NCCL_CHECK(r, mask, comm, ncclAllReduce(x, x, (size_t)count, ncclFloat32, ncclSum, comm, go_beside(r)));
+    b->mask = mask;
+    b->x[b->n] = x;
+    b->count[b->n++] = count;
+    b->bytes += 4 * count;
+    if (b->n == MPP_BUCKET_SUMS || b->bytes >= BUCKET_BYTES)
+        empty_bucket(r);
 }
 
 void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, float *src, float *dst)
@@ -135,6 +161,7 @@ void mpp_wait(struct mpp_rank *r)
     if (d == NULL || d->n_begun == 0)
         return;
     double begun_s = mpp_trace_begin(r);
+    empty_bucket(r);
     MPP_CUDA_CHECK(r, cudaEventRecord(d->communicated, d->communication));
     MPP_CUDA_CHECK(r, cudaStreamWaitEvent(d->compute, d->communicated, 0));
     d->n_begun = 0;

@@ -34,7 +34,15 @@ enum mpp_scratch {
     MPP_N_SCRATCH,
 };
 
-enum { MPP_GATHERS = 32 };
+enum { MPP_GATHERS = 32, MPP_BUCKET_SUMS = 64 };
+
+/* All-reduces of one group that were begun and are not yet given to NCCL, which does them as one. */
+struct mpp_bucket {
+    unsigned mask;
+    int n;
+    float *x[MPP_BUCKET_SUMS];
+    int64_t count[MPP_BUCKET_SUMS], bytes;
+};
 
 /* What an update takes from the count of steps that were not skipped (AdamW's bias correction, SGD's first velocity). */
 struct mpp_step_factors {
@@ -49,6 +57,7 @@ struct mpp_device {
     cudaEvent_t computed, communicated;   /* what the other stream waits for */
     cudaEvent_t gathered[MPP_GATHERS];    /* the ends of the last gathers beside the rank's work, in turns */
     int64_t n_gathers;                    /* that were begun so far */
+    struct mpp_bucket bucket;
     int n_begun;                          /* sums on the communication stream since the last mpp_wait */
     cublasLtHandle_t blas;
     void *blas_workspace;
