@@ -89,6 +89,7 @@ struct mpp_rank {
     struct mpp_transport *transport;
     void *impl;                 /* the runtime's own */
     uint64_t ticks;             /* grows with every collective and contraction: the rank works */
+    uint64_t waits;             /* what it waits in, for the watch; 0: it works */
     struct mpp_trace *trace;    /* what --profile records; NULL: nothing */
     int pending;                /* sums and gathers that go on beside the rank's work, and want a look now and then */
 };

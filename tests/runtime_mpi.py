@@ -79,6 +79,9 @@ def pipelines(test, folder):
         run = mpirun(8, "-x", f"FAILING_RANK={rank}", test, "plan=6", *base)
         said = errors(run.stderr)
         expect(run.returncode == 2 and said == [f"error: rank {rank} fails, as this test wants"], f"rank {rank} fails", run.stderr)
+    run = mpirun(4, "-x", "FAILING_RANK=2", "-x", "FAILING_HOW=2", test, "plan=3", *base, "--timeout", "1")
+    said = errors(run.stderr)
+    expect(run.returncode == 1 and len(said) == 1 and "--timeout sets how long" in said[0], "a rank that waits for nothing", run.stderr)
 
 
 def kill_one(which, *command):

@@ -7,11 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "mpp_rt.h"
 #include "core/fail.h"
 #include "core/safetensors.h"
+#include "core/transport.h"
 
 #ifdef MPP_CONFORMANCE_H /* on CUDA's kernels: tests/cuda */
 #define DEVICE "processor standing in for GPU 0"
@@ -46,22 +48,23 @@ struct plan {
     int chunks, micro_batches, depth;
     enum order order;
     int fails; /* the rank that fails in backward of micro-batch 1 of step 3; -1: none */
+    enum { FAILS, STOPS, STRAYS } how; /* with a message, for ever, or in a wait for what nobody sends */
 };
 
 static const struct plan plans[] = {
-    {1, {1}, {SPLIT}, 1, 1, 1, GPIPE, -1},
-    {1, {4}, {SPLIT}, 1, 3, 1, ONE_F_ONE_B, -1},
-    {2, {1, 1}, {SPLIT, SPLIT}, 1, 4, 1, ONE_F_ONE_B, -1},
-    {2, {1, 3}, {SPLIT, SPLIT}, 1, 4, 1, ONE_F_ONE_B, -1},
-    {2, {3, 1}, {GATHER, SPLIT}, 1, 6, 2, GPIPE, -1},
-    {2, {2, 2}, {SPLIT, WHOLE}, 1, 1, 1, ONE_F_ONE_B, -1},
-    {3, {2, 4, 2}, {SPLIT, SPLIT, SPLIT}, 1, 4, 1, ONE_F_ONE_B, -1}, /* 3 samples over 4 ranks: one has none */
-    {3, {2, 4, 2}, {SPLIT, GATHER, SPLIT}, 1, 12, 2, ONE_F_ONE_B, -1},
-    {3, {1, 5, 2}, {WHOLE, SPLIT, GATHER}, 1, 3, 2, GPIPE, -1},
-    {4, {1, 1, 1, 1}, {SPLIT, SPLIT, SPLIT, SPLIT}, 1, 6, 1, ONE_F_ONE_B, -1},
-    {4, {2, 1, 3, 2}, {SPLIT, WHOLE, GATHER, SPLIT}, 1, 6, 2, ONE_F_ONE_B, -1},
-    {2, {1, 1}, {SPLIT, SPLIT}, 2, 3, 1, GPIPE, -1},
-    {3, {1, 2, 2}, {SPLIT, SPLIT, GATHER}, 2, 6, 2, GPIPE, -1},
+    {1, {1}, {SPLIT}, 1, 1, 1, GPIPE, -1, FAILS},
+    {1, {4}, {SPLIT}, 1, 3, 1, ONE_F_ONE_B, -1, FAILS},
+    {2, {1, 1}, {SPLIT, SPLIT}, 1, 4, 1, ONE_F_ONE_B, -1, FAILS},
+    {2, {1, 3}, {SPLIT, SPLIT}, 1, 4, 1, ONE_F_ONE_B, -1, FAILS},
+    {2, {3, 1}, {GATHER, SPLIT}, 1, 6, 2, GPIPE, -1, FAILS},
+    {2, {2, 2}, {SPLIT, WHOLE}, 1, 1, 1, ONE_F_ONE_B, -1, FAILS},
+    {3, {2, 4, 2}, {SPLIT, SPLIT, SPLIT}, 1, 4, 1, ONE_F_ONE_B, -1, FAILS}, /* 3 samples over 4 ranks: one has none */
+    {3, {2, 4, 2}, {SPLIT, GATHER, SPLIT}, 1, 12, 2, ONE_F_ONE_B, -1, FAILS},
+    {3, {1, 5, 2}, {WHOLE, SPLIT, GATHER}, 1, 3, 2, GPIPE, -1, FAILS},
+    {4, {1, 1, 1, 1}, {SPLIT, SPLIT, SPLIT, SPLIT}, 1, 6, 1, ONE_F_ONE_B, -1, FAILS},
+    {4, {2, 1, 3, 2}, {SPLIT, WHOLE, GATHER, SPLIT}, 1, 6, 2, ONE_F_ONE_B, -1, FAILS},
+    {2, {1, 1}, {SPLIT, SPLIT}, 2, 3, 1, GPIPE, -1, FAILS},
+    {3, {1, 2, 2}, {SPLIT, SPLIT, GATHER}, 2, 6, 2, GPIPE, -1, FAILS},
 };
 #define N_PLANS ((int)(sizeof plans / sizeof plans[0]))
 
@@ -168,6 +171,16 @@ static void forward(struct mpp_rank *r)
     }
 }
 
+static void fail(struct mpp_rank *r)
+{
+    float x;
+    while (built.plan.how == STOPS)
+        pause();
+    if (built.plan.how == STRAYS)
+        r->transport->ops->receive(r, r->rank - 1, &x, sizeof x);
+    mpp_fail(r, 2, "rank %d fails, as this test wants", r->rank);
+}
+
 static void backward(struct mpp_rank *r)
 {
     struct state *s = r->plan;
@@ -176,7 +189,7 @@ static void backward(struct mpp_rank *r)
     float *g = f32(r, AT_GRADIENT), *e = f32(r, AT_E), *ge = f32(r, AT_GE), *t = f32(r, AT_T);
     float *h = s->acts + (s->last - s->first) * 64, *x = f32(r, AT_X + (r->chunk * MAX_SLOTS + r->slot) * 256);
     if (r->rank == built.plan.fails && r->step == 3 && r->micro_batch == 1)
-        mpp_fail(r, 2, "rank %d fails, as this test wants", r->rank);
+        fail(r);
     if (r->micro_batch == 0 && (v == last || v == 0))
         memset(ge, 0, VECTOR);
     if (v == last)
@@ -602,6 +615,48 @@ static void test_failures(void)
         }
 }
 
+/* With --timeout S, in a process of its own: a thread that is stuck ends with it. */
+static int run_apart(const struct plan *p, int timeout_s)
+{
+    char text[16];
+    int status = 0;
+    snprintf(text, sizeof text, "%d", timeout_s);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(RUN(build(p), "--data", "synthetic", "--steps", "5", "--timeout", text));
+    if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status))
+        return -1;
+    return WEXITSTATUS(status);
+}
+
+/* A rank that is stuck, or waits for what nobody sends, ends the job with one line. Where this machine is so busy that another rank
+ * seems to be the one, more patience shows which it is. */
+static void test_hangs(void)
+{
+    static const struct {
+        int how;
+        const char *wanted;
+    } cases[] = {{STOPS, "error: rank 2 has not moved for "}, {STRAYS, " for a message of rank 1"}};
+    for (int c = 0; c < 2; c++) {
+        struct plan p = plans[3];
+        const char *text = "";
+        int code = 0, lines = 0;
+        p.fails = 2;
+        p.how = cases[c].how;
+        for (int timeout_s = 1; timeout_s <= 64; timeout_s *= 4) {
+            code = run_apart(&p, timeout_s);
+            text = text_of(in_folder("err", 0));
+            if (strstr(text, cases[c].wanted) != NULL)
+                break;
+        }
+        for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++)
+            lines++;
+        expect(code == 1 && lines == 1 && strncmp(text, "error: ", 7) == 0, "a hang ends the job with one line");
+        expect(said("err", cases[c].wanted) && said("err", "--timeout sets how long"), "which says who is missing");
+    }
+}
+
 /* Numbers that only the last stage reads are wrong: all leave, after the steps before. */
 static void test_bad_data(void)
 {
@@ -764,6 +819,7 @@ int main(int argc, char **argv)
         char *fails = getenv("FAILING_RANK");
         p = plans[number];
         p.fails = fails != NULL ? atoi(fails) : -1;
+        p.how = getenv("FAILING_HOW") != NULL ? atoi(getenv("FAILING_HOW")) : FAILS;
         return mpp_main(argc - 1, argv + 1, build(&p));
     }
     if (mkdtemp(folder) == NULL)
@@ -772,6 +828,7 @@ int main(int argc, char **argv)
     test_announced();
     test_resume();
     test_failures();
+    test_hangs();
     test_bad_data();
     test_profiles();
     test_evaluation();

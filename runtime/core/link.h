@@ -24,8 +24,7 @@ struct mpp_packet {
     int32_t rank;      /* of the sender */
     uint64_t nonce;    /* of the job: the offer's */
     uint64_t ticks;    /* BEAT: work begun so far */
-    uint32_t waiting;  /* BEAT: it waits for other ranks */
-    uint32_t unused;
+    uint64_t waits;    /* BEAT: what it waits in (waits.h) */
 };
 
 struct mpp_link_address {

@@ -11,6 +11,7 @@
 #include "alike.h"
 #include "checkpoint.h"
 #include "device.h"
+#include "guard.h"
 #include "job.h"
 #include "mpp_rt.h"
 #include "options.h"
@@ -98,6 +99,15 @@ static void set_rank(struct mpp_rank *r, struct mpp_local *local, struct mpp_job
     mpp_mesh_place(r, p, rank);
 }
 
+/* The watch ends this process: USER is a rank of it, whose thread may be anywhere. */
+static void leave_process(void *user, int code)
+{
+    struct mpp_rank *r = user;
+    if (r->impl != NULL)
+        mpp_checkpoint_discard(r);
+    _exit(code);
+}
+
 static void *rank_main(void *arg)
 {
     mpp_trainer_rank(arg);
@@ -111,10 +121,13 @@ static int run_threads(struct mpp_job *job, struct mpp_error *error)
     struct mpp_rank *ranks = calloc((size_t)n, sizeof *ranks);
     struct mpp_local *locals = calloc((size_t)n, sizeof *locals);
     pthread_t *threads = calloc((size_t)n, sizeof *threads);
+    struct mpp_guard *guard = NULL;
     if (ranks == NULL || locals == NULL || threads == NULL)
         code = mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
     for (int i = 0; code == MPP_EXIT_OK && i < n; i++)
         set_rank(&ranks[i], &locals[i], job, i);
+    if (code == MPP_EXIT_OK)
+        code = mpp_guard_new(ranks, n, (double)job->options->timeout_s, leave_process, &ranks[0], &guard, error);
     for (; code == MPP_EXIT_OK && started < n; started++)
         if (pthread_create(&threads[started], NULL, rank_main, &ranks[started]) != 0) {
             code = MPP_EXIT_SYSTEM; /* the others wait for this one: release them */
@@ -123,6 +136,7 @@ static int run_threads(struct mpp_job *job, struct mpp_error *error)
         }
     for (int i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
+    mpp_guard_free(guard);
     for (int i = 0; i < started; i++) {
         mpp_trainer_clean(&ranks[i]);
         if (code == MPP_EXIT_OK)
@@ -136,15 +150,6 @@ static int run_threads(struct mpp_job *job, struct mpp_error *error)
 
 #ifdef MPP_WITH_MPI
 #define SILENCE_S 15.0 /* of a host that acknowledges nothing */
-
-/* The watch ends this process: USER is its rank, whose thread may be anywhere. */
-static void leave_process(void *user, int code)
-{
-    struct mpp_rank *r = user;
-    if (r->impl != NULL)
-        mpp_checkpoint_discard(r);
-    _exit(code);
-}
 
 static int run_process(struct mpp_job *job, bool first, struct mpp_error *error)
 {

@@ -176,7 +176,7 @@ void mpp_options_usage(FILE *out, const char *argv0, const struct mpp_program *p
             "  --lr X                peak learning rate; default %g\n"
             "%s"
             "  --threads N           of each device; default OMP_NUM_THREADS, or the cores there are for it\n"
-            "  --timeout S           over MPI: seconds after which a rank that others wait for counts as hung;\n"
+            "  --timeout S           seconds after which a rank that others wait for counts as hung;\n"
             "                        default %d, 0: never\n"
             "  --help                this text\n\n"
             "With --save: SIGTERM, SIGINT and SIGUSR2 stop after the running step and save; SIGUSR1 saves.\n",

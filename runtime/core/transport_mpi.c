@@ -18,6 +18,7 @@
 #include "transport.h"
 #include "transport_mpi_shm.h"
 #include "transport_mpi_transfers.h"
+#include "waits.h"
 #include "watch.h"
 
 #define MASKS (MPP_WORLD + 1)            /* sets of axes, and all ranks */
@@ -77,18 +78,6 @@ static void check(struct mpp_rank *r, int rc, const char *what)
     mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d: %s: %.*s", r->rank, what, n, text);
 }
 
-/* Between these the rank waits for others. */
-static void wait_begins(struct mpp_rank *r)
-{
-    mpp_rank_moves(r);
-    mpp_watch_waiting(mpi_of(r)->watch, true);
-}
-
-static void wait_ends(struct mpp_rank *r)
-{
-    mpp_watch_waiting(mpi_of(r)->watch, false);
-}
-
 static int piece_of(const struct mpi *t, int64_t total, int64_t at)
 {
     return (int)(total - at < t->call_elements ? total - at : t->call_elements);
@@ -96,24 +85,24 @@ static int piece_of(const struct mpi *t, int64_t total, int64_t at)
 
 static void mpi_barrier(struct mpp_rank *r, unsigned mask)
 {
-    wait_begins(r);
+    mpp_wait_begin(r, MPP_WAIT_BARRIER, (int)mask);
     check(r, MPI_Barrier(mpi_of(r)->comm[mask]), "MPI_Barrier");
-    wait_ends(r);
+    mpp_wait_end(r);
 }
 
 static void mpi_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, bool maximum)
 {
     const struct mpi *t = mpi_of(r);
-    wait_begins(r);
+    mpp_wait_begin(r, MPP_WAIT_ALL_REDUCE, (int)mask);
     if (t->shared[mask] != NULL && count >= MPP_MPI_SHM_LEAST) {
         mpp_mpi_shm_all_reduce(t->shared[mask], x, count, maximum);
-        wait_ends(r);
+        mpp_wait_end(r);
         return;
     }
     for (int64_t i = 0; i < count; i += t->call_elements)
         check(r, MPI_Allreduce(MPI_IN_PLACE, x + i, piece_of(t, count, i), MPI_FLOAT, maximum ? MPI_MAX : MPI_SUM,
                                t->comm[mask]), "MPI_Allreduce");
-    wait_ends(r);
+    mpp_wait_end(r);
 }
 
 /* Where the valid block of member M begins when blocks are packed one after the other; *COUNT_OUT: its elements. */
@@ -165,12 +154,12 @@ static void mpi_all_gather(struct mpp_rank *r, unsigned mask, const struct mpp_c
 {
     int n = mpp_mesh_group_size(r, mask), self = mpp_mesh_group_index(r, mask);
     int64_t count, place = packed_block(r, mask, cut, self, &count);
-    wait_begins(r);
+    mpp_wait_begin(r, MPP_WAIT_ALL_GATHER, (int)mask);
     if (cut->outer == 1) {
         if (count > 0)
             memcpy((char *)dst + cut->bytes * place, src, (size_t)(count * cut->bytes));
         gather_packed(r, mask, cut, dst);
-        wait_ends(r);
+        mpp_wait_end(r);
         return;
     }
     for (int m = 0; m <= n; m++) { /* first pack our own block, then unpack all */
@@ -190,7 +179,7 @@ static void mpi_all_gather(struct mpp_rank *r, unsigned mask, const struct mpp_c
             mpp_piece_copy(&piece, packed, (char *)dst + cut->bytes * offset * cut->inner);
         }
     }
-    wait_ends(r);
+    mpp_wait_end(r);
 }
 
 /* SRC as packed blocks: itself, or in the workspace. */
@@ -230,7 +219,7 @@ static void mpi_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct m
     struct mpi *t = mpi_of(r);
     int self = mpp_mesh_group_index(r, mask);
     const float *send = pack_blocks(r, mask, cut, src);
-    wait_begins(r);
+    mpp_wait_begin(r, MPP_WAIT_REDUCE_SCATTER, (int)mask);
     bool whole = set_counts(r, mask, cut);
     if (whole && t->shared[mask] != NULL)
         mpp_mpi_shm_reduce_scatter(t->shared[mask], send, t->counts, t->displacements, dst);
@@ -243,7 +232,7 @@ static void mpi_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct m
                 check(r, MPI_Reduce(send + place + i, m == self ? dst + i : NULL, piece_of(t, count, i), MPI_FLOAT, MPI_SUM, m,
                                     t->comm[mask]), "MPI_Reduce");
         }
-    wait_ends(r);
+    mpp_wait_end(r);
     spread_rows(r, mask, cut, dst);
 }
 
@@ -304,7 +293,7 @@ static void mpi_look(struct mpp_rank *r)
 static void mpi_wait(struct mpp_rank *r)
 {
     struct mpi *t = mpi_of(r);
-    wait_begins(r);
+    mpp_wait_begin(r, MPP_WAIT_SUMS, (1 << r->n_axes) - 1);
     while (t->n_scatters > 0) {
         mpi_look(r);
         sched_yield();
@@ -312,7 +301,7 @@ static void mpi_wait(struct mpp_rank *r)
     check(r, MPI_Waitall(t->n_requests, t->requests, MPI_STATUSES_IGNORE), "MPI_Waitall");
     t->n_requests = 0;
     mpi_look(r);
-    wait_ends(r);
+    mpp_wait_end(r);
 }
 
 static bool mpi_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t count)
@@ -411,7 +400,7 @@ static void mpi_all_to_all(struct mpp_rank *r, unsigned mask, const struct mpp_e
     int n = mpp_mesh_group_size(r, mask), self = mpp_mesh_group_index(r, mask);
     int64_t largest = x->d0 * x->d2 * x->d4 * x->gather_block * x->split_block;
     char *out = r->workspace, *in = r->workspace + x->bytes * largest;
-    wait_begins(r);
+    mpp_wait_begin(r, MPP_WAIT_ALL_TO_ALL, (int)mask);
     for (int round = 0; round < n; round++) {
         int to = (self + round) % n, from = (self + n - round) % n;
         int64_t src_offset, dst_offset, send_count = 0, receive_count = 0;
@@ -440,22 +429,22 @@ static void mpi_all_to_all(struct mpp_rank *r, unsigned mask, const struct mpp_e
         piece.src_stride[0] = piece.n[1] * piece.n[2] * piece.run;
         mpp_piece_copy(&piece, in, (char *)dst + x->bytes * dst_offset);
     }
-    wait_ends(r);
+    mpp_wait_end(r);
 }
 
 static void mpi_send(struct mpp_rank *r, int to, const void *data, int64_t bytes)
 {
     const struct mpi *t = mpi_of(r);
-    wait_begins(r);
+    mpp_wait_begin(r, MPP_WAIT_SEND, to);
     for (int64_t i = 0; i == 0 || i < bytes; i += t->call_elements)
         check(r, MPI_Send((const char *)data + i, piece_of(t, bytes, i), MPI_BYTE, to, 1, MPI_COMM_WORLD), "MPI_Send");
-    wait_ends(r);
+    mpp_wait_end(r);
 }
 
 static void mpi_receive(struct mpp_rank *r, int from, void *data, int64_t bytes)
 {
     const struct mpi *t = mpi_of(r);
-    wait_begins(r);
+    mpp_wait_begin(r, MPP_WAIT_RECEIVE, from);
     for (int64_t i = 0; i == 0 || i < bytes; i += t->call_elements) {
         int expected = piece_of(t, bytes, i), n = 0;
         MPI_Status status;
@@ -465,7 +454,7 @@ static void mpi_receive(struct mpp_rank *r, int from, void *data, int64_t bytes)
             mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d expects %d bytes from rank %d, which sends %d", r->rank, expected,
                      from, n);
     }
-    wait_ends(r);
+    mpp_wait_end(r);
 }
 
 static void mpi_transfer_send(struct mpp_rank *r, int transfer, const void *x)
@@ -473,23 +462,23 @@ static void mpi_transfer_send(struct mpp_rank *r, int transfer, const void *x)
     struct mpi *t = mpi_of(r);
     bool waits = mpp_mpi_transfers_busy(t->transfers, transfer);
     if (waits)
-        wait_begins(r);
+        mpp_wait_begin(r, MPP_WAIT_HAND_OVER, transfer);
     double begun_s = mpp_trace_begin(r);
     check(r, mpp_mpi_transfers_send(t->transfers, r, transfer, x), "a transfer");
     if (waits) {
         mpp_trace_end(r, begun_s, MPP_TRACE_WAIT, 0, 0, 0);
-        wait_ends(r);
+        mpp_wait_end(r);
     }
     r->pending++;
 }
 
 static void mpi_transfer_receive(struct mpp_rank *r, int transfer, void *x)
 {
-    wait_begins(r);
+    mpp_wait_begin(r, MPP_WAIT_TAKE_OVER, transfer);
     double begun_s = mpp_trace_begin(r);
     check(r, mpp_mpi_transfers_receive(mpi_of(r)->transfers, transfer, x), "a transfer");
     mpp_trace_end(r, begun_s, MPP_TRACE_WAIT, 0, 0, 0);
-    wait_ends(r);
+    mpp_wait_end(r);
 }
 
 static void mpi_drain(struct mpp_rank *r)

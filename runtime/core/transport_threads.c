@@ -18,6 +18,7 @@
 #include "sums.h"
 #include "trace.h"
 #include "transport.h"
+#include "waits.h"
 
 #define MASKS (MPP_WORLD + 1) /* sets of axes, and all ranks */
 #define TILE 2048 /* floats summed at a time: in the nearest cache */
@@ -122,11 +123,12 @@ static void group_meet(struct mpp_rank *r, struct group *g)
     leave_group_if_failed(r, g);
 }
 
-/* Publish X and wait until all have; then the members read, until group_part. */
-static struct group *group_publish(struct mpp_rank *r, unsigned mask, const void *x)
+/* Publish X for a collective of KIND, and wait until all have; then the members read, until group_part. */
+static struct group *group_publish(struct mpp_rank *r, enum mpp_wait kind, unsigned mask, const void *x)
 {
     struct group *g = group_of(r, mask);
     double begun_s = mpp_trace_begin(r);
+    mpp_wait_begin(r, kind, (int)mask);
     g->published[mpp_mesh_group_index(r, mask)] = x;
     group_meet(r, g);
     atomic_fetch_add(&g->reading, 1);
@@ -143,16 +145,19 @@ static void group_part(struct mpp_rank *r, struct group *g)
 {
     atomic_fetch_sub(&g->reading, 1);
     group_meet(r, g);
+    mpp_wait_end(r);
 }
 
 static void threads_barrier(struct mpp_rank *r, unsigned mask)
 {
+    mpp_wait_begin(r, MPP_WAIT_BARRIER, (int)mask);
     group_meet(r, group_of(r, mask));
+    mpp_wait_end(r);
 }
 
 static void threads_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, bool maximum)
 {
-    struct group *g = group_publish(r, mask, x);
+    struct group *g = group_publish(r, MPP_WAIT_ALL_REDUCE, mask, x);
     float acc[TILE];
     int64_t share = (count + g->n - 1) / g->n;
     share = (share + MPP_SUM_LANES - 1) / MPP_SUM_LANES * MPP_SUM_LANES;
@@ -178,7 +183,7 @@ static void threads_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int6
 static void threads_all_gather(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const void *src,
                                void *dst)
 {
-    struct group *g = group_publish(r, mask, src);
+    struct group *g = group_publish(r, MPP_WAIT_ALL_GATHER, mask, src);
     for (int m = 0; m < g->n; m++) {
         int64_t offset, valid;
         mpp_mesh_block(r, mask, m, cut->extent, &offset, &valid);
@@ -199,7 +204,7 @@ static void threads_all_gather(struct mpp_rank *r, unsigned mask, const struct m
 static void threads_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const float *src,
                                    float *dst)
 {
-    struct group *g = group_publish(r, mask, src);
+    struct group *g = group_publish(r, MPP_WAIT_REDUCE_SCATTER, mask, src);
     int64_t offset, valid;
     mpp_mesh_block(r, mask, mpp_mesh_group_index(r, mask), cut->extent, &offset, &valid);
     int64_t run = valid * cut->inner;
@@ -219,7 +224,7 @@ static void threads_reduce_scatter(struct mpp_rank *r, unsigned mask, const stru
 static void threads_all_to_all(struct mpp_rank *r, unsigned mask, const struct mpp_exchange *x, const void *src,
                                void *dst)
 {
-    struct group *g = group_publish(r, mask, src);
+    struct group *g = group_publish(r, MPP_WAIT_ALL_TO_ALL, mask, src);
     int self = mpp_mesh_group_index(r, mask);
     for (int m = 0; m < g->n; m++) {
         int64_t from, to;
@@ -247,17 +252,20 @@ static void channel_wait(struct mpp_rank *r, struct channel *c, bool until_full)
 static void threads_send(struct mpp_rank *r, int to, const void *data, int64_t bytes)
 {
     struct channel *c = &threads_of(r)->channels[r->rank * r->n_ranks + to];
+    mpp_wait_begin(r, MPP_WAIT_SEND, to);
     pthread_mutex_lock(&c->lock);
     c->data = data;
     c->bytes = bytes;
     pthread_cond_broadcast(&c->wake);
     channel_wait(r, c, false);
     pthread_mutex_unlock(&c->lock);
+    mpp_wait_end(r);
 }
 
 static void threads_receive(struct mpp_rank *r, int from, void *data, int64_t bytes)
 {
     struct channel *c = &threads_of(r)->channels[from * r->n_ranks + r->rank];
+    mpp_wait_begin(r, MPP_WAIT_RECEIVE, from);
     pthread_mutex_lock(&c->lock);
     channel_wait(r, c, true);
     bool fits = c->bytes == bytes;
@@ -267,6 +275,7 @@ static void threads_receive(struct mpp_rank *r, int from, void *data, int64_t by
     c->data = NULL;
     pthread_cond_broadcast(&c->wake);
     pthread_mutex_unlock(&c->lock);
+    mpp_wait_end(r);
     if (!fits)
         mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d expects %lld bytes from rank %d, which sends %lld", r->rank,
                  (long long)bytes, from, (long long)offered);
@@ -274,14 +283,18 @@ static void threads_receive(struct mpp_rank *r, int from, void *data, int64_t by
 
 static void threads_transfer_send(struct mpp_rank *r, int transfer, const void *x)
 {
+    mpp_wait_begin(r, MPP_WAIT_HAND_OVER, transfer);
     if (!mpp_flows_send(threads_of(r)->flows, r, transfer, x))
         leave_if_failed(r);
+    mpp_wait_end(r);
 }
 
 static void threads_transfer_receive(struct mpp_rank *r, int transfer, void *x)
 {
+    mpp_wait_begin(r, MPP_WAIT_TAKE_OVER, transfer);
     if (!mpp_flows_receive(threads_of(r)->flows, r, transfer, x))
         leave_if_failed(r);
+    mpp_wait_end(r);
 }
 
 /* ---- life ---------------------------------------------------------------------------------------- */
@@ -312,6 +325,7 @@ static void threads_abort(struct mpp_rank *r, int code, const char *message)
     if (!atomic_compare_exchange_strong(&t->failed, &none, code))
         return;
     fprintf(stderr, "error: %s\n", message);
+    fflush(stderr); /* the process may end without more ado (guard.h) */
     wake_all(t);
 }
 

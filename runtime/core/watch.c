@@ -14,6 +14,7 @@
 
 #include "mpp_rt.h"
 #include "progress.h"
+#include "waits.h"
 #include "watch.h"
 
 #define BEAT_S 1.0
@@ -27,8 +28,7 @@
 struct peer {
     struct mpp_line line;
     bool up, bye;
-    bool waiting;
-    uint64_t ticks;
+    uint64_t ticks, waits;
     double heard_s, moved_s; /* when a packet came, when one last told of work */
 };
 
@@ -48,7 +48,7 @@ struct mpp_watch {
     enum state state;
     bool joined, stop;
     const struct mpp_rank *followed;
-    atomic_bool waiting, failing;
+    atomic_bool failing;
     int wake;
     pid_t launcher;
 
@@ -63,6 +63,7 @@ struct mpp_watch {
     struct mpp_line *callers;  /* [n_callers] lines that have not said who they are */
     int n_callers, max_callers;
     struct pollfd *polls;
+    struct mpp_watched *watched; /* [n_ranks] */
 
     /* the thread's own */
     double begun_s, beat_s;
@@ -85,7 +86,7 @@ static bool same_host(const struct mpp_watch *w, int a, int b)
 
 __attribute__((format(printf, 1, 2))) static void speak(const char *fmt, ...)
 {
-    char text[512];
+    char text[768];
     va_list args;
     va_start(args, fmt);
     int n = vsnprintf(text, sizeof text, fmt, args);
@@ -194,10 +195,10 @@ static void take(struct mpp_watch *w, int rank, const struct mpp_packet *packet)
     if (packet->kind == MPP_PACKET_BYE) {
         p->bye = true;
     } else if (packet->kind == MPP_PACKET_BEAT) {
-        if (packet->ticks != p->ticks || (packet->waiting != 0) != p->waiting)
+        if (packet->ticks != p->ticks || packet->waits != p->waits)
             p->moved_s = p->heard_s;
         p->ticks = packet->ticks;
-        p->waiting = packet->waiting != 0;
+        p->waits = packet->waits;
     } else if (packet->kind == MPP_PACKET_END || packet->kind == MPP_PACKET_END_LOST_HOST) {
         p->bye = true;
         if (is_centre(w)) /* a rank has spoken: tell the others */
@@ -357,8 +358,11 @@ static void poll_lines(struct mpp_watch *w, enum state state, int ms)
 
 static void send_beats(struct mpp_watch *w, const struct mpp_rank *r)
 {
-    struct mpp_packet beat = {.kind = MPP_PACKET_BEAT, .rank = w->rank, .waiting = atomic_load(&w->waiting)};
-    beat.ticks = r != NULL ? __atomic_load_n(&r->ticks, __ATOMIC_RELAXED) : 0;
+    struct mpp_packet beat = {.kind = MPP_PACKET_BEAT, .rank = w->rank};
+    if (r != NULL) {
+        beat.ticks = __atomic_load_n(&r->ticks, __ATOMIC_RELAXED);
+        beat.waits = mpp_wait_of(r);
+    }
     if (r != NULL)
         take(w, w->rank, &beat);
     for (int i = 0; i < w->n_ranks; i++)
@@ -372,33 +376,22 @@ static void send_beats(struct mpp_watch *w, const struct mpp_rank *r)
 }
 
 /* Rank 0: is a rank stuck while another waits? The deputy: is rank 0? */
-static void look_for_hung(struct mpp_watch *w, double now_s)
+static void look_for_hung(struct mpp_watch *w, const struct mpp_rank *r, double now_s)
 {
     double limit_s = w->settings.timeout_s + (w->rank == 0 ? 0 : 2 * BEAT_S);
-    int stuck = -1, n_waiting = 0, n = 0;
+    char text[640];
+    int stuck;
     if (!is_centre(w) || w->settings.timeout_s <= 0)
         return;
-    for (int i = w->n_ranks - 1; i >= 0; i--) {
+    for (int i = 0; i < w->n_ranks; i++) {
         const struct peer *p = &w->peers[i];
-        if ((i != w->rank && !p->up) || p->bye)
-            continue;
-        n++;
-        bool idle = now_s - p->moved_s > limit_s, silent = now_s - p->heard_s > limit_s;
-        if (silent || (idle && !p->waiting))
-            stuck = i;
-        else if (idle)
-            n_waiting++;
+        w->watched[i] = (struct mpp_watched){.absent = (i != w->rank && !p->up) || p->bye, .idle = now_s - p->moved_s > limit_s,
+                                             .silent = now_s - p->heard_s > limit_s, .waits = p->waits, .host = w->hosts[i]};
     }
-    if (n_waiting == 0 || (w->rank != 0 && stuck != 0))
+    if (!mpp_hang_find(r->program, w->n_ranks, w->watched, w->settings.timeout_s, &stuck, text, sizeof text)
+        || (w->rank != 0 && stuck != 0))
         return;
-    if (stuck >= 0)
-        speak("error: rank %d on %s has not moved for %g s while others wait for it: stopped, or stuck; the job ends (--timeout "
-              "sets how long)\n", stuck, w->hosts[stuck], w->settings.timeout_s);
-    else if (n_waiting == n && n > 1)
-        speak("error: all ranks have waited for each other for %g s: a message was lost; the job ends (--timeout sets how "
-              "long)\n", w->settings.timeout_s);
-    else
-        return;
+    speak("error: %s\n", text);
     send_all(w, MPP_PACKET_END);
     leave(w, true, false);
 }
@@ -422,7 +415,8 @@ static void look(struct mpp_watch *w, enum state state, const struct mpp_rank *r
     }
     if (state == WATCHING) {
         send_beats(w, r);
-        look_for_hung(w, mpp_clock_s());
+        if (r != NULL)
+            look_for_hung(w, r, mpp_clock_s());
         look_for_lost(w, mpp_clock_s());
     }
 }
@@ -487,6 +481,7 @@ static void destroy(struct mpp_watch *w)
     free(w->attempts);
     free(w->callers);
     free(w->polls);
+    free(w->watched);
     free(w);
 }
 
@@ -553,7 +548,8 @@ void mpp_watch_join(struct mpp_watch *w, const struct mpp_link_offer offer[MPP_W
     w->polls = calloc((size_t)(2 + w->n_ranks + n_attempts + w->max_callers), sizeof *w->polls);
     for (int i = 0; w->peers != NULL && i < w->n_ranks; i++)
         w->peers[i] = (struct peer){.line.fd = -1, .heard_s = mpp_clock_s(), .moved_s = mpp_clock_s()};
-    if (w->n_ranks < 2 || w->peers == NULL || w->attempts == NULL || w->callers == NULL || w->polls == NULL)
+    w->watched = calloc((size_t)w->n_ranks, sizeof *w->watched);
+    if (w->n_ranks < 2 || w->peers == NULL || w->attempts == NULL || w->callers == NULL || w->polls == NULL || w->watched == NULL)
         goto alone;
     for (int i = 0; i < n_attempts; i++)
         w->attempts[i].line.fd = -1;
@@ -575,11 +571,6 @@ void mpp_watch_follow(struct mpp_watch *w, const struct mpp_rank *r)
     pthread_mutex_lock(&w->lock);
     w->followed = r;
     pthread_mutex_unlock(&w->lock);
-}
-
-void mpp_watch_waiting(struct mpp_watch *w, bool waiting)
-{
-    atomic_store_explicit(&w->waiting, waiting, memory_order_relaxed);
 }
 
 void mpp_watch_failing(struct mpp_watch *w)

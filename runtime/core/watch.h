@@ -17,7 +17,8 @@
  *   - a process that ended without saying so: at once;
  *   - a host that acknowledges nothing: after silence_s (a stopped or starved process is no such host: its kernel
  *     answers);
- *   - a rank that neither works nor waits, or whose heartbeats stay out, while others wait for it: after timeout_s;
+ *   - a rank that neither works nor waits, or whose heartbeats stay out, while others wait for it, or ranks that all wait: after
+ *     timeout_s, with what they wait in (waits.h);
  *   - mpirun's end: within a second.
  * Rank 0 speaks; where it is the lost one the deputy does, and on a host that reaches neither its lowest rank. All
  * processes then end. Where the network does not let processes reach each other beside MPI the watch says so once and
@@ -54,8 +55,6 @@ void mpp_watch_offer(struct mpp_watch *w, struct mpp_link_offer *offer_out);
 void mpp_watch_join(struct mpp_watch *w, const struct mpp_link_offer offer[MPP_WATCH_CENTRES]);
 
 void mpp_watch_follow(struct mpp_watch *w, const struct mpp_rank *r);
-/* The rank begins or ends to wait for others. */
-void mpp_watch_waiting(struct mpp_watch *w, bool waiting);
 /* This rank has said what is wrong: all others are to end without another message. */
 void mpp_watch_failing(struct mpp_watch *w);
 /* NULL is fine. */

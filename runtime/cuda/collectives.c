@@ -62,7 +62,7 @@ void mpp_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, 
         return;
     double begun_s = mpp_trace_begin(r);
     ncclComm_t comm = mpp_cuda_group(r, mask);
-    mpp_rank_moves(r);
+    mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)mask);
     MPP_NCCL_CHECK(r, mask, comm, ncclAllReduce(x, x, (size_t)count, ncclFloat32, op == MPP_REDUCE_MAX ? ncclMax : ncclSum, comm,
                                           r->device->compute));
     mpp_trace_end(r, begun_s, MPP_TRACE_ALL_REDUCE, (int)mask, 0, 4 * count);
@@ -74,7 +74,7 @@ static void scatter_sums(struct mpp_rank *r, cudaStream_t stream, enum mpp_scrat
 {
     const float *parts = src;
     ncclComm_t comm = mpp_cuda_group(r, mask);
-    mpp_rank_moves(r);
+    mpp_cuda_meets(r, MPP_WAIT_REDUCE_SCATTER, (int)mask);
     if (!c->even) {
         size_t bytes = (size_t)(c->n * part_elements(c)) * sizeof(float);
         float *packed = mpp_cuda_scratch(r, kind, bytes);
@@ -118,10 +118,12 @@ static void empty_bucket(struct mpp_rank *r)
         return;
     ncclComm_t comm = mpp_cuda_group(r, b->mask);
     cudaStream_t stream = go_beside(r);
-    mpp_rank_moves(r);
     MPP_NCCL_CHECK(r, b->mask, comm, ncclGroupStart());
-    for (int i = 0; i < b->n; i++)
+    for (int i = 0; i < b->n; i++) {
+        mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)b->mask);
         MPP_NCCL_CHECK(r, b->mask, comm, ncclAllReduce(b->x[i], b->x[i], (size_t)b->count[i], ncclFloat32, ncclSum, comm, stream));
+    }
+    mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)b->mask);
     MPP_NCCL_CHECK(r, b->mask, comm, ncclGroupEnd());
     b->n = 0;
     b->bytes = 0;
@@ -180,7 +182,7 @@ static void gather(struct mpp_rank *r, cudaStream_t stream, enum mpp_scratch kin
     }
     double begun_s = mpp_trace_begin(r);
     ncclComm_t comm = mpp_cuda_group(r, mask);
-    mpp_rank_moves(r);
+    mpp_cuda_meets(r, MPP_WAIT_ALL_GATHER, (int)mask);
     void *parts = c.even ? dst : mpp_cuda_scratch(r, kind, (size_t)(c.n * part_elements(&c) * bytes));
     MPP_NCCL_CHECK(r, mask, comm, ncclAllGather(src, parts, (size_t)(part_elements(&c) * bytes), ncclInt8, comm, stream));
     if (!c.even)
@@ -317,6 +319,7 @@ static void exchange_pieces(struct mpp_rank *r, unsigned mask, const struct mpp_
         if (mpp_exchange_piece(r, mask, x, i, own, &from, &to, &p))
             MPP_NCCL_CHECK(r, mask, comm, ncclRecv(in + bytes * i * room, (size_t)(elements(&p) * bytes), ncclInt8, i, comm, stream));
     }
+    mpp_cuda_meets(r, MPP_WAIT_ALL_TO_ALL, (int)mask);
     MPP_NCCL_CHECK(r, mask, comm, ncclGroupEnd());
     for (int i = 0; i < n; i++)
         if (mpp_exchange_piece(r, mask, x, i, own, &from, &to, &p)) {
@@ -386,10 +389,10 @@ void mpp_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, 
     cudaStream_t stream = r->device->compute;
     ncclComm_t comm = mpp_cuda_group(r, mask);
     float *wide = mpp_cuda_scratch(r, MPP_SCRATCH_PACK, (size_t)(count < PART ? count : PART) * sizeof *wide);
-    mpp_rank_moves(r);
     for (int64_t i = 0; i < count; i += PART) {
         int64_t n = count - i < PART ? count - i : PART;
         mpp_cuda_widen(r, stream, type, n, (const uint16_t *)x + i, wide);
+        mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)mask);
         MPP_NCCL_CHECK(r, mask, comm, ncclAllReduce(wide, wide, (size_t)n, ncclFloat32, ncclSum, comm, stream));
         mpp_cuda_round(r, stream, type, n, wide, (uint16_t *)x + i);
     }

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/waits.h"
 #include "mpp_rt.h"
 
 #ifdef __cplusplus
@@ -58,6 +59,7 @@ struct mpp_device {
     cudaEvent_t gathered[MPP_GATHERS];    /* the ends of the last gathers beside the rank's work, in turns */
     int64_t n_gathers;                    /* that were begun so far */
     struct mpp_bucket bucket;
+    uint64_t last;                        /* what it was last given that takes other ranks (core/waits.h); 0: nothing */
     int n_begun;                          /* sums on the communication stream since the last mpp_wait */
     cublasLtHandle_t blas;
     void *blas_workspace;
@@ -82,6 +84,9 @@ void mpp_cuda_nap(int *turn);
 
 /* The rank works (core/mesh.c): called where a contraction, an attention or a collective begins. */
 void mpp_rank_moves(struct mpp_rank *r);
+
+/* The rank gives its GPU work that takes other ranks, and waits until it has; MPP_NCCL_CHECK of that call ends the wait. */
+void mpp_cuda_meets(struct mpp_rank *r, enum mpp_wait kind, int what);
 
 /* Leaves where the job has failed: a call that fails then has nothing to add. */
 void mpp_cuda_leave_if_failed(const struct mpp_rank *r);

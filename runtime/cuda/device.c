@@ -283,10 +283,13 @@ static void wait_for(struct mpp_rank *r, cudaStream_t stream)
 {
     cudaError_t code;
     for (int turn = 0; (code = cudaStreamQuery(stream)) == cudaErrorNotReady;) {
+        if (turn == 0)
+            mpp_wait_begin_gpu(r, r->device->last);
         mpp_cuda_leave_if_failed(r);
         mpp_cuda_nap(&turn);
     }
     mpp_cuda_check(r, code, "cudaStreamQuery");
+    mpp_wait_end(r);
 }
 
 /* ---- copies ------------------------------------------------------------------------------------------------------ */

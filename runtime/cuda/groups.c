@@ -25,11 +25,19 @@ ncclResult_t mpp_comm_join(const struct mpp_rank *r, int n, ncclUniqueId id, int
     return mpp_comm_settle(r, *comm, code == ncclSuccess ? ncclInProgress : code);
 }
 
+void mpp_cuda_meets(struct mpp_rank *r, enum mpp_wait kind, int what)
+{
+    r->device->last = mpp_wait_word(kind, what);
+    mpp_wait_begin(r, kind, what);
+}
+
 void mpp_nccl_check(const struct mpp_rank *r, unsigned mask, ncclComm_t comm, ncclResult_t code, const char *call)
 {
     code = mpp_comm_settle(r, comm, code);
-    if (code == ncclSuccess)
+    if (code == ncclSuccess) {
+        mpp_wait_end((struct mpp_rank *)(uintptr_t)r);
         return;
+    }
     mpp_cuda_leave_if_failed(r);
     const char *more = ncclGetLastError(NULL);
     mpp_fail((struct mpp_rank *)(uintptr_t)r, MPP_EXIT_SYSTEM, "rank %d, GPU %d, member %d of %d of group %u: %s: %s%s%s", r->rank,
@@ -62,6 +70,7 @@ ncclComm_t mpp_cuda_group(struct mpp_rank *r, unsigned mask)
     ncclComm_t *comm = &r->device->group[mask];
     if (*comm == NULL) {
         ncclUniqueId id = agree_on_id(r, mask);
+        mpp_wait_begin(r, MPP_WAIT_COMMUNICATOR, (int)mask);
         mpp_nccl_check(r, mask, NULL, mpp_comm_join(r, mpp_mesh_group_size(r, mask), id, mpp_mesh_group_index(r, mask), comm),
                        "joining a communicator");
     }

@@ -129,12 +129,14 @@ static void connect_pair(struct mpp_rank *r, struct channel *c)
     } else {
         r->transport->ops->receive(r, c->part.peer, &id, sizeof id);
     }
+    mpp_wait_begin(r, c->sends ? MPP_WAIT_SEND : MPP_WAIT_RECEIVE, c->part.peer);
     ncclResult_t code = mpp_comm_join(r, 2, id, c->sends ? 0 : 1, &c->comm);
     if (code != ncclSuccess)
         mpp_cuda_leave_if_failed(r);
     if (code != ncclSuccess)
         mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d, transfer %s %s rank %d: joining a communicator: %s", r->rank, name, c->sends ? "to" : "from",
                  c->part.peer, ncclGetErrorString(code));
+    mpp_wait_end(r);
 }
 
 static void make_room(struct mpp_rank *r, struct channel *c)
@@ -228,8 +230,10 @@ void mpp_channels_free(struct mpp_rank *r)
 static void check(struct mpp_rank *r, const struct channel *c, ncclResult_t code, const char *call)
 {
     code = mpp_comm_settle(r, c->comm, code);
-    if (code == ncclSuccess)
+    if (code == ncclSuccess) {
+        mpp_wait_end(r);
         return;
+    }
     mpp_cuda_leave_if_failed(r);
     mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d, GPU %d, transfer %s %s rank %d: %s: %s", r->rank, r->device->ordinal,
              r->program->transfers[c->transfer].name, c->sends ? "to" : "from", c->part.peer, call, ncclGetErrorString(code));
@@ -246,6 +250,7 @@ static void send_part(struct mpp_rank *r, struct channel *c, const struct ring *
         mpp_cuda_copy_box(r, c->stream, &box, message, c->room + place * size);
         message = c->room + place * size;
     }
+    mpp_cuda_meets(r, MPP_WAIT_HAND_OVER, c->transfer);
     check(r, c, ncclSend(message, (size_t)size, ncclInt8, 1, c->comm, c->stream), "ncclSend");
 }
 
@@ -295,6 +300,7 @@ static void receive(struct mpp_rank *r, int transfer, void *x)
             continue;
         int64_t bytes = bytes_of(r, c);
         char *to = (char *)x + bytes * first_of(&c->part, false), *message = c->packed ? c->room : to;
+        mpp_cuda_meets(r, MPP_WAIT_TAKE_OVER, c->transfer);
         check(r, c, ncclRecv(message, (size_t)(c->elements * bytes), ncclInt8, 0, c->comm, r->device->compute), "ncclRecv");
         if (c->packed) {
             struct mpp_box box = box_of(&c->part, false, false, bytes);

@@ -1,36 +1,36 @@
-/* nccl.cpp - communicators between threads of one process. Sums are formed in the order of ranks. A send copies its data and
- * goes on; receives of a group are done at its end. A thread that waits leaves with ncclRemoteError when a member aborts,
- * and with ncclSystemError after a minute: ranks that are processes of their own have no part in this. */
-#include <deque>
-#include <map>
+/* nccl.cpp - communicators between ranks of one machine, which are threads of one process or processes of their own.
+ *
+ * A member has a socket to each other one. A long message is a file in memory (memfd), written once; what goes through the sockets
+ * is its descriptor. So a send waits for nobody, nothing is left of a process that was killed, and who waits for a member that is gone
+ * or has aborted sees its socket end: ncclRemoteError. A collective is a message to all others and one from each; sums are formed
+ * in the order of ranks. Receives of a group are done at its end.
+ *
+ * Members meet at sockets named by the unique id and their rank, which are in no file system: each calls those before it. */
 #include <nccl.h>
-#include <pthread.h>
+#include <poll.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <string>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 #include <vector>
 
-enum { PATIENCE_S = 60 };
-
-struct team {
-    int n, users, joined, arrived;
-    int reading;                                  /* members between the two meetings of a collective */
-    std::string name;                             /* of its id */
-    uint64_t generation;
-    bool aborted;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    std::vector<const void *> src;
-    std::vector<size_t> bytes;                    /* of each member's call, which must agree */
-    std::map<int, std::deque<std::string>> mail; /* by from * n + to */
+enum {
+    PATIENCE_S = 600, /* of ranks that tests make; --timeout ends jobs before */
+    SHORT = 16384,    /* bytes of a message that needs no file */
 };
 
 struct ncclComm {
-    team *all;
-    int rank;
+    int n, rank, listener, missing;
+    std::string id;
+    std::vector<int> peer; /* sockets, by rank; -1: not met yet */
+    int self;              /* what is sent here arrives at the own one */
 };
 
 namespace {
@@ -42,8 +42,6 @@ struct receipt {
     int peer;
 };
 
-pthread_mutex_t teams_lock = PTHREAD_MUTEX_INITIALIZER;
-std::map<std::string, team *> teams; /* being formed */
 uint64_t n_ids;
 __thread int group_depth;
 __thread std::vector<receipt> *receipts; /* of the open group */
@@ -53,97 +51,151 @@ size_t bytes_of(ncclDataType_t type)
     return type == ncclInt8 ? 1 : type == ncclFloat16 || type == ncclBfloat16 ? 2 : 4;
 }
 
-/* Waits while the lock is held; false: too long. */
-bool wait_on(team *t)
+/* ---- meeting ---- */
+
+struct sockaddr_un address(const std::string &id, int rank, socklen_t *bytes_out)
 {
-    struct timespec end;
-    clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += PATIENCE_S;
-    return pthread_cond_timedwait(&t->wake, &t->lock, &end) == 0;
+    struct sockaddr_un at = {AF_UNIX, {0}}; /* a name that begins with '\0' lies in no folder */
+    int n = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "%s %d", id.c_str(), rank);
+    *bytes_out = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    return at;
 }
 
-ncclResult_t barrier(team *t)
+/* Calls the members before this one, as far as they listen. */
+void call_others(ncclComm_t c)
 {
-    ncclResult_t code = ncclSuccess;
-    pthread_mutex_lock(&t->lock);
-    uint64_t now = t->generation;
-    if (++t->arrived == t->n) {
-        t->arrived = 0;
-        t->generation++;
-        pthread_cond_broadcast(&t->wake);
-    }
-    while (code == ncclSuccess && t->generation == now)
-        code = t->aborted ? ncclRemoteError : wait_on(t) ? ncclSuccess : ncclSystemError;
-    pthread_mutex_unlock(&t->lock);
-    return code;
-}
-
-/* All members tell what they bring, and then read it, until part(). */
-ncclResult_t meet(ncclComm_t comm, const void *src, size_t bytes)
-{
-    team *t = comm->all;
-    t->src[(size_t)comm->rank] = src;
-    t->bytes[(size_t)comm->rank] = bytes;
-    ncclResult_t code = barrier(t);
-    for (int i = 0; code == ncclSuccess && i < t->n; i++)
-        if (t->bytes[(size_t)i] != bytes) {
-            fprintf(stderr, "CUDA shim: members of a communicator call a collective with %zu and %zu bytes\n", bytes,
-                    t->bytes[(size_t)i]);
-            abort();
+    for (int i = 0; i < c->rank; i++) {
+        socklen_t bytes;
+        struct sockaddr_un at = address(c->id, i, &bytes);
+        if (c->peer[(size_t)i] >= 0)
+            continue;
+        int line = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (line >= 0 && connect(line, (struct sockaddr *)&at, bytes) == 0 && send(line, &c->rank, sizeof c->rank, MSG_NOSIGNAL) > 0) {
+            c->peer[(size_t)i] = line;
+            c->missing--;
+        } else if (line >= 0) {
+            close(line);
         }
-    if (code != ncclSuccess)
-        return code;
-    pthread_mutex_lock(&t->lock);
-    code = t->aborted ? ncclRemoteError : ncclSuccess;
-    t->reading += code == ncclSuccess;
-    pthread_mutex_unlock(&t->lock);
-    return code;
-}
-
-/* This member reads no more. When it returns, also after an abort, nobody does: what was brought may go. */
-ncclResult_t part(team *t)
-{
-    pthread_mutex_lock(&t->lock);
-    t->reading--;
-    pthread_cond_broadcast(&t->wake);
-    pthread_mutex_unlock(&t->lock);
-    ncclResult_t code = barrier(t);
-    pthread_mutex_lock(&t->lock);
-    while (code != ncclSuccess && t->reading > 0)
-        pthread_cond_wait(&t->wake, &t->lock);
-    pthread_mutex_unlock(&t->lock);
-    return code;
-}
-
-/* y [count] = the sum or maximum over the members of their floats from AT on, in the order of ranks. */
-void reduce(const team *t, size_t at, size_t count, ncclRedOp_t op, float *y)
-{
-    for (int i = 0; i < t->n; i++) {
-        const float *x = (const float *)t->src[(size_t)i] + at;
-        if (i == 0)
-            memcpy(y, x, count * sizeof *y);
-        for (size_t k = 0; k < count && i > 0; k++)
-            y[k] = op == ncclSum ? y[k] + x[k] : x[k] > y[k] ? x[k] : y[k];
     }
 }
 
-ncclResult_t take(const receipt *r)
+/* Takes the calls of members after this one, which tell their rank. */
+void take_calls(ncclComm_t c)
 {
-    team *t = r->comm->all;
-    ncclResult_t code = ncclSuccess;
-    pthread_mutex_lock(&t->lock);
-    std::deque<std::string> &box = t->mail[r->peer * t->n + r->comm->rank];
-    while (code == ncclSuccess && box.empty())
-        code = t->aborted ? ncclRemoteError : wait_on(t) ? ncclSuccess : ncclSystemError;
-    if (code == ncclSuccess) {
-        if (box.front().size() != r->bytes) {
-            fprintf(stderr, "CUDA shim: %zu bytes received where %zu were sent\n", r->bytes, box.front().size());
-            abort();
+    int line, rank;
+    while (c->listener >= 0 && (line = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+        if (recv(line, &rank, sizeof rank, 0) == (ssize_t)sizeof rank && rank > c->rank && rank < c->n && c->peer[(size_t)rank] < 0) {
+            c->peer[(size_t)rank] = line;
+            c->missing--;
+        } else {
+            close(line);
         }
-        memcpy(r->dst, box.front().data(), r->bytes);
-        box.pop_front();
     }
-    pthread_mutex_unlock(&t->lock);
+}
+
+/* ---- messages ---- */
+
+/* What goes through a socket: the bytes of a message, then a short one itself, or the descriptor of its file. */
+struct record {
+    size_t bytes;
+    struct iovec data[2];
+    alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    struct msghdr m;
+};
+
+void prepare(record *r, void *data, size_t bytes)
+{
+    memset(r, 0, sizeof *r);
+    r->bytes = bytes;
+    r->data[0] = iovec{&r->bytes, sizeof r->bytes};
+    r->data[1] = iovec{data, bytes <= SHORT ? bytes : 0};
+    r->m.msg_iov = r->data;
+    r->m.msg_iovlen = 2;
+    r->m.msg_control = bytes <= SHORT ? NULL : r->control;
+    r->m.msg_controllen = bytes <= SHORT ? 0 : sizeof r->control;
+}
+
+/* A file in memory that holds SRC; -1: there is no room for one. */
+int file_of(const void *src, size_t bytes)
+{
+    int file = memfd_create("nccl", MFD_CLOEXEC);
+    for (size_t done = 0; file >= 0 && done < bytes;) {
+        ssize_t n = write(file, (const char *)src + done, bytes - done);
+        if (n <= 0) {
+            close(file);
+            return -1;
+        }
+        done += (size_t)n;
+    }
+    return file;
+}
+
+/* To member TO, or, where TO < 0, to all others. */
+ncclResult_t give(ncclComm_t c, int to, const void *src, size_t bytes)
+{
+    record r;
+    prepare(&r, (void *)(uintptr_t)src, bytes);
+    int file = bytes > SHORT ? file_of(src, bytes) : -1;
+    if (bytes > SHORT && file < 0)
+        return ncclSystemError;
+    if (file >= 0) {
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&r.m);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(sizeof file);
+        memcpy(CMSG_DATA(rights), &file, sizeof file);
+    }
+    ncclResult_t code = ncclSuccess;
+    for (int i = 0; code == ncclSuccess && i < c->n; i++)
+        if (to < 0 ? i != c->rank : i == to)
+            code = sendmsg(i == c->rank ? c->self : c->peer[(size_t)i], &r.m, MSG_NOSIGNAL) > 0 ? ncclSuccess : ncclRemoteError;
+    if (file >= 0)
+        close(file);
+    return code;
+}
+
+/* Waits for the next message of member FROM, which must have so many BYTES, and puts it into DST. */
+ncclResult_t take(ncclComm_t c, int from, void *dst, size_t bytes)
+{
+    record r;
+    int file = -1;
+    prepare(&r, dst, bytes);
+    struct pollfd line = {c->peer[(size_t)from], POLLIN, 0};
+    if (poll(&line, 1, 1000 * PATIENCE_S) == 0)
+        return ncclSystemError;
+    if (recvmsg(line.fd, &r.m, MSG_CMSG_CLOEXEC) <= 0)
+        return ncclRemoteError;
+    if (r.bytes != bytes) {
+        fprintf(stderr, "CUDA shim: %zu bytes received, or taken in a collective, where %zu were sent\n", bytes, r.bytes);
+        abort();
+    }
+    if (bytes > SHORT)
+        memcpy(&file, CMSG_DATA(CMSG_FIRSTHDR(&r.m)), sizeof file);
+    ncclResult_t code = ncclSuccess;
+    for (size_t done = 0; file >= 0 && done < bytes && code == ncclSuccess;) {
+        ssize_t n = pread(file, (char *)dst + done, bytes - done, (off_t)done);
+        code = n > 0 ? ncclSuccess : ncclSystemError;
+        done += n > 0 ? (size_t)n : 0;
+    }
+    if (file >= 0)
+        close(file);
+    return code;
+}
+
+/* Y [count] = the sum or maximum over the members of what they bring for this one, in the order of ranks; OWN is this one's. */
+ncclResult_t combine(ncclComm_t c, const float *own, size_t count, ncclRedOp_t op, float *y)
+{
+    std::vector<float> other(count), sum(count);
+    ncclResult_t code = ncclSuccess;
+    for (int i = 0; code == ncclSuccess && i < c->n; i++) {
+        const float *x = i == c->rank ? own : other.data();
+        if (i != c->rank)
+            code = take(c, i, other.data(), count * sizeof *x);
+        for (size_t k = 0; code == ncclSuccess && k < count; k++)
+            sum[k] = i == 0 ? x[k] : op == ncclSum ? sum[k] + x[k] : x[k] > sum[k] ? x[k] : sum[k];
+    }
+    if (code == ncclSuccess && count > 0)
+        memcpy(y, sum.data(), count * sizeof *y);
     return code;
 }
 
@@ -172,72 +224,66 @@ ncclResult_t ncclGetVersion(int *version_out)
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
 {
+    struct timespec now;
     memset(out, 0, sizeof *out);
-    pthread_mutex_lock(&teams_lock);
-    snprintf(out->internal, sizeof out->internal, "team %llu", (unsigned long long)++n_ids);
-    pthread_mutex_unlock(&teams_lock);
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(out->internal, sizeof out->internal, "nccl %ld %lld.%09ld %llu", (long)getpid(), (long long)now.tv_sec, now.tv_nsec,
+             (unsigned long long)__atomic_add_fetch(&n_ids, 1, __ATOMIC_RELAXED));
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
+    int self[2];
+    socklen_t bytes;
+    struct sockaddr_un at = address(id.internal, rank, &bytes);
     if (config->blocking != 0)
         return ncclInvalidArgument;
-    pthread_mutex_lock(&teams_lock);
-    team *&t = teams[id.internal];
-    if (t == NULL) {
-        t = new team();
-        t->n = n;
-        t->name = id.internal;
-        pthread_mutex_init(&t->lock, NULL);
-        pthread_cond_init(&t->wake, NULL);
-        t->src.resize((size_t)n);
-        t->bytes.resize((size_t)n);
+    ncclComm_t c = new ncclComm{n, rank, -1, n - 1, id.internal, std::vector<int>((size_t)n, -1), -1};
+    c->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (c->listener < 0 || bind(c->listener, (struct sockaddr *)&at, bytes) != 0 || listen(c->listener, n) != 0
+        || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, self) != 0) {
+        (void)ncclCommDestroy(c);
+        return ncclSystemError;
     }
-    team *own = t;
-    own->users++;
-    own->joined++;
-    if (own->joined == n)
-        teams.erase(own->name);
-    pthread_mutex_unlock(&teams_lock);
-    *out = new ncclComm{own, rank};
+    c->peer[(size_t)rank] = self[0];
+    c->self = self[1];
+    *out = c;
     return ncclSuccess;
 }
 
+/* What others have not taken yet stays theirs. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    team *t = comm->all;
-    pthread_mutex_lock(&teams_lock);
-    bool last = --t->users == 0;
-    if (last && t->joined < t->n)
-        teams.erase(t->name);
-    pthread_mutex_unlock(&teams_lock);
-    if (last) {
-        pthread_mutex_destroy(&t->lock);
-        pthread_cond_destroy(&t->wake);
-        delete t;
-    }
+    for (int line : comm->peer)
+        if (line >= 0)
+            close(line);
+    if (comm->self >= 0)
+        close(comm->self);
+    if (comm->listener >= 0)
+        close(comm->listener);
     delete comm;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    pthread_mutex_lock(&comm->all->lock);
-    comm->all->aborted = true;
-    pthread_cond_broadcast(&comm->all->wake);
-    pthread_mutex_unlock(&comm->all->lock);
     return ncclCommDestroy(comm);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
 {
-    pthread_mutex_lock(&comm->all->lock);
-    *out = comm->all->aborted ? ncclRemoteError : ncclSuccess;
-    pthread_mutex_unlock(&comm->all->lock);
-    pthread_mutex_lock(&teams_lock);
-    *out = *out == ncclSuccess && comm->all->joined < comm->all->n ? ncclInProgress : *out;
-    pthread_mutex_unlock(&teams_lock);
+    call_others(comm);
+    take_calls(comm);
+    if (comm->missing == 0 && comm->listener >= 0) {
+        close(comm->listener);
+        comm->listener = -1;
+    }
+    if (comm->missing > 0) { /* others have yet to come: a moment for them */
+        struct pollfd calls = {comm->listener, POLLIN, 0};
+        (void)poll(&calls, 1, 1);
+    }
+    *out = comm->missing > 0 ? ncclInProgress : ncclSuccess;
     return ncclSuccess;
 }
 
@@ -255,8 +301,9 @@ ncclResult_t ncclGroupEnd(void)
         return ncclInvalidUsage;
     if (--group_depth > 0)
         return ncclSuccess;
-    for (size_t i = 0; code == ncclSuccess && i < receipts->size(); i++)
-        code = take(&(*receipts)[i]);
+    for (const receipt &r : *receipts)
+        if (code == ncclSuccess)
+            code = take(r.comm, r.peer, r.dst, r.bytes);
     delete receipts;
     receipts = NULL;
     return code;
@@ -266,59 +313,45 @@ ncclResult_t ncclAllReduce(const void *src, void *dst, size_t count, ncclDataTyp
 {
     if (type != ncclFloat32)
         return ncclInvalidArgument;
-    std::vector<float> y(count);
-    ncclResult_t code = meet(comm, src, count * sizeof(float));
-    if (code != ncclSuccess)
-        return code;
-    if (count > 0)
-        reduce(comm->all, 0, count, op, y.data());
-    code = part(comm->all); /* dst may be src */
-    if (code == ncclSuccess && count > 0)
-        memcpy(dst, y.data(), count * sizeof(float));
-    return code;
+    ncclResult_t code = give(comm, -1, src, count * sizeof(float));
+    return code == ncclSuccess ? combine(comm, (const float *)src, count, op, (float *)dst) : code;
 }
 
 ncclResult_t ncclReduceScatter(const void *src, void *dst, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t)
 {
+    const float *x = (const float *)src;
+    ncclResult_t code = ncclSuccess;
     if (type != ncclFloat32)
         return ncclInvalidArgument;
-    std::vector<float> y(count);
-    ncclResult_t code = meet(comm, src, count * sizeof(float));
-    if (code != ncclSuccess)
-        return code;
-    if (count > 0)
-        reduce(comm->all, (size_t)comm->rank * count, count, op, y.data());
-    code = part(comm->all);
-    if (code == ncclSuccess && count > 0)
-        memcpy(dst, y.data(), count * sizeof(float));
-    return code;
+    for (int i = 0; code == ncclSuccess && i < comm->n; i++)
+        if (i != comm->rank)
+            code = give(comm, i, x + (size_t)i * count, count * sizeof *x);
+    return code == ncclSuccess ? combine(comm, x + (size_t)comm->rank * count, count, op, (float *)dst) : code;
 }
 
 ncclResult_t ncclAllGather(const void *src, void *dst, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t)
 {
     size_t bytes = count * bytes_of(type);
-    ncclResult_t code = meet(comm, src, bytes);
-    for (int i = 0; code == ncclSuccess && i < comm->all->n && bytes > 0; i++)
-        memmove((char *)dst + (size_t)i * bytes, comm->all->src[(size_t)i], bytes); /* the own part may be in place */
-    return code == ncclSuccess ? part(comm->all) : code;
+    ncclResult_t code = give(comm, -1, src, bytes);
+    if (code == ncclSuccess && bytes > 0)
+        memmove((char *)dst + (size_t)comm->rank * bytes, src, bytes); /* it may be in place */
+    for (int i = 0; code == ncclSuccess && i < comm->n; i++)
+        if (i != comm->rank)
+            code = take(comm, i, (char *)dst + (size_t)i * bytes, bytes);
+    return code;
 }
 
 ncclResult_t ncclSend(const void *src, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t)
 {
-    team *t = comm->all;
-    pthread_mutex_lock(&t->lock);
-    t->mail[comm->rank * t->n + peer].push_back(std::string((const char *)src, count * bytes_of(type)));
-    pthread_cond_broadcast(&t->wake);
-    pthread_mutex_unlock(&t->lock);
-    return ncclSuccess;
+    return give(comm, peer, src, count * bytes_of(type));
 }
 
 ncclResult_t ncclRecv(void *dst, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t)
 {
     receipt r = {comm, dst, count * bytes_of(type), peer};
     if (group_depth == 0)
-        return take(&r);
+        return take(comm, peer, dst, r.bytes);
     receipts->push_back(r);
     return ncclSuccess;
 }

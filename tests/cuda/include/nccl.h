@@ -1,4 +1,4 @@
-/* nccl.h - the part of NCCL that runtime/cuda calls, between threads of one process (tests/cuda/nccl.cpp). */
+/* nccl.h - the part of NCCL that runtime/cuda calls, between ranks of one machine (tests/cuda/nccl.cpp). */
 #ifndef MPP_SHIM_NCCL_H
 #define MPP_SHIM_NCCL_H
 

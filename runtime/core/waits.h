@@ -1,0 +1,50 @@
+/* waits.h - what a rank waits in, for who watches over it: watch.c between processes, guard.c between threads.
+ *
+ *     mpp_wait_begin(r, MPP_WAIT_ALL_REDUCE, (int)mask);   // R works no more, it waits for its group
+ *     ...
+ *     mpp_wait_end(r);
+ *
+ *     if (mpp_hang_find(program, n, ranks, timeout_s, text, sizeof text))   // "rank 1 has not moved for 30 s while ..."
+ *
+ * A rank tells by one word, which other threads read at any time. */
+#ifndef MPP_WAITS_H
+#define MPP_WAITS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct mpp_program;
+struct mpp_rank;
+
+enum mpp_wait {
+    MPP_WAIT_BARRIER = 1, MPP_WAIT_ALL_REDUCE, MPP_WAIT_ALL_GATHER, MPP_WAIT_REDUCE_SCATTER, MPP_WAIT_ALL_TO_ALL, MPP_WAIT_SUMS,
+    MPP_WAIT_COMMUNICATOR,                  /* for a group of WHAT, a mask, as those before; of sums that were begun it is none */
+    MPP_WAIT_SEND, MPP_WAIT_RECEIVE,        /* WHAT is a rank */
+    MPP_WAIT_HAND_OVER, MPP_WAIT_TAKE_OVER, /* WHAT is a transfer */
+    MPP_WAIT_GPU,                           /* for what its GPU was given */
+};
+
+/* R begins to wait, which counts as a move of its. */
+void mpp_wait_begin(struct mpp_rank *r, enum mpp_wait kind, int what);
+/* The same in a word that mpp_wait_word made before, of what R's GPU was last given; 0: of nothing. */
+void mpp_wait_begin_gpu(struct mpp_rank *r, uint64_t last);
+void mpp_wait_end(struct mpp_rank *r);
+/* What R waits in; 0: it works. */
+uint64_t mpp_wait_of(const struct mpp_rank *r);
+uint64_t mpp_wait_word(enum mpp_wait kind, int what);
+
+/* What is known of a rank. */
+struct mpp_watched {
+    bool absent;      /* it has ended well, or nothing is known of it: it does not count */
+    bool idle;        /* it has not begun anything for the whole timeout */
+    bool silent;      /* nor said anything */
+    uint64_t waits;
+    const char *host; /* NULL: there is one process */
+};
+
+/* Is the job hung: does a rank wait for one that neither waits nor moves, or do all wait? Then TEXT says who waits in what for
+ * whom, and *STUCK_OUT is the rank that does not move; -1: all wait. */
+bool mpp_hang_find(const struct mpp_program *program, int n, const struct mpp_watched *ranks, double timeout_s, int *stuck_out,
+                   char *text, int text_bytes);
+
+#endif
