@@ -122,6 +122,9 @@ void mpp_comm_end(const struct mpp_rank *r, ncclComm_t comm);
  * return ncclInProgress: mpp_comm_settle gives their result. */
 ncclResult_t mpp_comm_join(const struct mpp_rank *r, int n, ncclUniqueId id, int index, ncclComm_t *comm);
 ncclResult_t mpp_comm_settle(const struct mpp_rank *r, ncclComm_t comm, ncclResult_t code);
+/* After a CODE that says that a peer is gone: where ranks are processes, a moment for the watch, or mpirun, to say which and to end
+ * this process too. */
+void mpp_comm_let_explain(const struct mpp_rank *r, ncclResult_t code);
 void mpp_groups_free(struct mpp_rank *r);
 void mpp_channels_free(struct mpp_rank *r);
 

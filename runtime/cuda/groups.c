@@ -1,8 +1,10 @@
 /* groups.c - NCCL's communicators: one for each group of ranks that meets. */
 #include <assert.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/fail.h"
+#include "core/progress.h"
 #include "core/transport.h"
 #include "cuda/cuda_internal.h"
 
@@ -31,6 +33,16 @@ void mpp_cuda_meets(struct mpp_rank *r, enum mpp_wait kind, int what)
     mpp_wait_begin(r, kind, what);
 }
 
+void mpp_comm_let_explain(const struct mpp_rank *r, ncclResult_t code)
+{
+    enum { EXPLAIN_S = 6 };
+    double end_s = mpp_clock_s() + EXPLAIN_S + (r->rank < 8 ? r->rank : 8); /* else one rank speaks */
+    if (code != ncclRemoteError || r->transport->ops->failed != NULL)
+        return;
+    while (mpp_clock_s() < end_s) /* signals end a nap */
+        usleep(100000);
+}
+
 void mpp_nccl_check(const struct mpp_rank *r, unsigned mask, ncclComm_t comm, ncclResult_t code, const char *call)
 {
     code = mpp_comm_settle(r, comm, code);
@@ -39,6 +51,7 @@ void mpp_nccl_check(const struct mpp_rank *r, unsigned mask, ncclComm_t comm, nc
         return;
     }
     mpp_cuda_leave_if_failed(r);
+    mpp_comm_let_explain(r, code);
     const char *more = ncclGetLastError(NULL);
     mpp_fail((struct mpp_rank *)(uintptr_t)r, MPP_EXIT_SYSTEM, "rank %d, GPU %d, member %d of %d of group %u: %s: %s%s%s", r->rank,
              r->device->ordinal, mpp_mesh_group_index(r, mask), mpp_mesh_group_size(r, mask), mask, call, ncclGetErrorString(code),

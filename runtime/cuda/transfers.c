@@ -235,6 +235,7 @@ static void check(struct mpp_rank *r, const struct channel *c, ncclResult_t code
         return;
     }
     mpp_cuda_leave_if_failed(r);
+    mpp_comm_let_explain(r, code);
     mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d, GPU %d, transfer %s %s rank %d: %s: %s", r->rank, r->device->ordinal,
              r->program->transfers[c->transfer].name, c->sends ? "to" : "from", c->part.peer, call, ncclGetErrorString(code));
 }
