@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import numpy as np
 import fused_bytes
 import harness as h
 import test_equivalence as eq
+import test_hosts as hosts
 import test_precision as precision
 
 SHIM = h.ROOT / "tests" / "cuda"
@@ -23,6 +25,7 @@ NVCC = next((p for p in (shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc", *sort
              if p and Path(p).exists()), None)
 FOLLOW = precision.FOLLOW
 SPREAD = precision.SPREAD
+PATIENCE_S = 3000 if h.FULL else 300  # for a run
 
 
 # ---- building ----
@@ -74,6 +77,8 @@ PLANS = [  # model, setting, devices, --fix, of the sample
     (DEEP, "cosine", 4, "pp=2,dp=2,schedule=1f1b,micro_batches=6,recompute=full", False),
     (DEEP, "cosine", 4, "pp=2,tp=2,schedule=1f1b,micro_batches=4", False),
     (DEEP, "cosine", 4, "pp=4,schedule=gpipe,micro_batches=8", False),
+    (DEEP, "cosine", 2, "pp=2,schedule=interleaved,interleave=2,micro_batches=4", False),
+    (TINY, "C", 4, "pp=2,tp=2,schedule=interleaved,interleave=2,micro_batches=4", False),
     (BERT, "adamw", 1, "", False),
     (BERT, "adamw", 4, "dp=2,tp=2", False),
     (BERT, "adamw_eps", 4, "dp=4,zero=2", False),
@@ -87,7 +92,8 @@ def reference(m, setting, devices, fix, orders):
     name, data, losses = m.settings[setting][2][0]
     for order in orders:
         dump = {"dump_grads": h.TMP / "grads.safetensors"} if order == orders[0] else {}
-        run = p.train(data=f"npy:{data}", init=m.weights, steps=10 if h.FULL else 3, seed=1, env={"MPP_SHIM_ORDER": order}, **dump)
+        run = p.train(data=f"npy:{data}", init=m.weights, steps=10 if h.FULL else 3, seed=1, env={"MPP_SHIM_ORDER": order},
+                      timeout_s=PATIENCE_S, **dump)
         h.close(f"{what}, {order}: losses", run.losses, losses[:len(run.losses)], m.tolerance)
         h.check(len(run.losses) == (10 if h.FULL else 3), f"{what}, {order}: all steps", len(run.losses))
         h.check("standing in for GPU" in run.out, f"{what}: runs on the shim", run.out[:200])
@@ -113,10 +119,68 @@ def follow(kind, devices, fix, steps):
     host = precision.train(p, steps=steps).losses
     os.remove(p.dir / "trainer")
     build(p)
-    got = precision.train(p, steps=steps).losses
+    got = precision.train(p, steps=steps, timeout_s=PATIENCE_S).losses
     off = float(np.max(np.abs(np.array(got) / np.array(wide) - 1)))
     h.check(len(got) == steps and off <= FOLLOW, f"{kind}, {devices} ranks, {fix}: follows fp32", f"off by {100 * off:.3g} %")
     h.close(f"{kind}, {devices} ranks, {fix}: as on the host", got, host, SPREAD)
+
+
+# ---- beside the host's trainer ----
+
+SMALL = dict(layers=4, hidden=32, heads=4, ffn=64, vocab=64, seq=16, positions=16, batch=8, pdrop=0.2, clip_norm=1)
+
+
+def evaluated(run):
+    return [row["eval_loss"] for row in run.rows if "eval_loss" in row]
+
+
+def beside_host():
+    """With dropout: the losses, also on other data, and the weights are those of one device on the host; what either saves the other
+    goes on with."""
+    small = lambda devices, fix: h.plan("models/gpt.xml", gpus=devices, preset="tiny", D=SMALL, fix=fix)
+    options = dict(data="synthetic", seed=3, eval="synthetic", eval_every=2, eval_steps=2, timeout_s=PATIENCE_S)
+    saved = lambda what: h.read_safetensors(h.TMP / what / "step-6" / "model.safetensors")
+    host = small(1, None)
+    wanted = host.train(steps=6, save=h.TMP / "host", **options)
+    host.train(steps=3, save=h.TMP / "host-half", **options)
+    for i, (devices, fix) in enumerate(((1, None), (4, "dp=2,tp=2"), (4, "dp=4,zero=3,micro_batches=2"),
+                                        (2, "pp=2,schedule=interleaved,interleave=2,micro_batches=4,recompute=full"))):
+        what, p = f"beside the host, {fix or 'one device'}", small(devices, fix)
+        build(p)
+        run = p.train(steps=6, save=h.TMP / f"cuda{i}", **options)
+        h.close(f"{what}: losses", run.losses, wanted.losses, 2e-5)
+        h.check(len(evaluated(run)) == 3, f"{what}: evaluations", run.rows)
+        h.close(f"{what}: on other data", evaluated(run), evaluated(wanted), 2e-5)
+        weights, others = saved(f"cuda{i}"), saved("host")
+        off = max(h.relative_l2(weights[name], x) for name, x in others.items())
+        h.check(sorted(weights) == sorted(others) and off < 2e-3, f"{what}: weights", off)
+        h.close(f"{what}: goes on with the host's", p.train(resume=h.TMP / "host-half", steps=6, **options).losses, wanted.losses[3:], 2e-5)
+        p.train(steps=3, save=h.TMP / f"half{i}", **options)
+        h.close(f"{what}: the host goes on", host.train(resume=h.TMP / f"half{i}", steps=6, **options).losses, wanted.losses[3:], 2e-5)
+        p.remove()
+
+
+def processes():
+    """Each rank in a process of its own: the same losses; a rank that is killed, or stopped, ends the job with one message."""
+    if shutil.which("mpicc") is None or shutil.which("mpirun") is None:
+        h.skip("no MPI: CUDA trainers run as threads only")
+        return
+    m = eq.gpt2_tiny()
+    name, data, losses = m.settings["C"][2][0]
+    for fix in ("pp=2,tp=2,schedule=interleaved,interleave=2,micro_batches=4", "dp=2,tp=2"):
+        p = plan(m, 4, fix, "C")
+        build(p, "CFLAGS=-O1", "MPI=1")
+        run = p.train(data=f"npy:{data}", init=m.weights, steps=3, seed=1, mpi=True, timeout_s=PATIENCE_S)
+        h.close(f"processes, {fix}: losses", run.losses, losses[:3], m.tolerance)
+        h.check(run.transport == "MPI" and "standing in for GPU" in run.out, f"processes, {fix}: over MPI, on the shim", run.out[:300])
+    command = [*h.MPIRUN, "-n", "4", p.dir / "trainer", "--data", "synthetic", "--steps", "1000000"]
+    for rank in (0, 2):
+        job = hosts.Job(command, h.MPI_ENV).wait_for("^step 2", PATIENCE_S)
+        job.kill(rank)
+        job.end(f"processes: rank {rank} killed", 60, rf"rank {rank}\b")
+    job = hosts.Job([*command, "--timeout", "20"], h.MPI_ENV).wait_for("^step 2", PATIENCE_S)
+    job.kill(3, signal.SIGSTOP)
+    job.end("processes: rank 3 stopped", 120, r"rank 3 on .* has not moved for 20 s while others wait for it \(rank \d in .*--timeout")
 
 
 def overflow():
@@ -158,9 +222,11 @@ def sanitized(fix, devices):
     p = plan(m, devices, fix, "C")
     build(p, "CFLAGS=-O1 -g -fsanitize=address -fno-omit-frame-pointer")
     name, data, losses = m.settings["C"][2][0]
-    run = p.train(data=f"npy:{data}", init=m.weights, steps=2, seed=1, env={"ASAN_OPTIONS": "detect_leaks=0"}, allow_failure=True)
-    h.check(run.process.returncode == 0 and "AddressSanitizer" not in run.err, f"sanitized, {devices} ranks", run.err[:800])
-    h.close(f"sanitized, {devices} ranks: losses", run.losses, losses[:2], m.tolerance)
+    for order in ("forward", "backward"):
+        run = p.train(data=f"npy:{data}", init=m.weights, steps=2, seed=1, env={"ASAN_OPTIONS": "detect_leaks=0", "MPP_SHIM_ORDER": order},
+                      allow_failure=True, timeout_s=PATIENCE_S)
+        h.check(run.process.returncode == 0 and "AddressSanitizer" not in run.err, f"sanitized, {devices} ranks, {order}", run.err[:800])
+        h.close(f"sanitized, {devices} ranks, {order}: losses", run.losses, losses[:2], m.tolerance)
     p.remove()
 
 
@@ -287,6 +353,8 @@ def main():
         parts["fp16"] = lambda: follow("fp16", 4, "dp=2,tp=2", 50)
         parts["sanitized 1"] = lambda: sanitized("", 1)
         parts["sanitized 4"] = lambda: sanitized("dp=2,tp=2", 4)
+        parts["beside"] = beside_host
+        parts["processes"] = processes
         parts["nvcc"] = nvcc
     for name in h.only(parts):
         h.guarded(name, parts[name])
