@@ -293,7 +293,7 @@ static void mpi_look(struct mpp_rank *r)
 static void mpi_wait(struct mpp_rank *r)
 {
     struct mpi *t = mpi_of(r);
-    mpp_wait_begin(r, MPP_WAIT_SUMS, (1 << r->n_axes) - 1);
+    mpp_wait_begin(r, MPP_WAIT_BEGUN, (1 << r->n_axes) - 1);
     while (t->n_scatters > 0) {
         mpi_look(r);
         sched_yield();
@@ -347,13 +347,13 @@ static void mpi_gather_wait(struct mpp_rank *r, int64_t end)
     if (n == 0)
         return;
     double begun_s = mpp_trace_begin(r);
-    wait_begins(r);
+    mpp_wait_begin(r, MPP_WAIT_BEGUN, (1 << r->n_axes) - 1);
     for (int i = 0; i < n; i++)
         check(r, MPI_Wait(&t->gathers[i].request, MPI_STATUS_IGNORE), "MPI_Wait");
     t->n_gathers -= n;
     memmove(t->gathers, t->gathers + n, (size_t)t->n_gathers * sizeof *t->gathers);
     mpi_look(r);
-    wait_ends(r);
+    mpp_wait_end(r);
     mpp_trace_end(r, begun_s, MPP_TRACE_WAIT, 0, 0, 0);
 }
 

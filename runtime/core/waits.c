@@ -105,7 +105,7 @@ static void describe(const struct mpp_program *p, int rank, uint64_t word, char 
     static const char *const names[] = {
         [MPP_WAIT_BARRIER] = "a meeting", [MPP_WAIT_ALL_REDUCE] = "an all-reduce", [MPP_WAIT_ALL_GATHER] = "an all-gather",
         [MPP_WAIT_REDUCE_SCATTER] = "a reduce-scatter", [MPP_WAIT_ALL_TO_ALL] = "an all-to-all",
-        [MPP_WAIT_SUMS] = "sums that were begun", [MPP_WAIT_COMMUNICATOR] = "the making of a communicator"};
+        [MPP_WAIT_BEGUN] = "sums or gathers that were begun", [MPP_WAIT_COMMUNICATOR] = "the making of a communicator"};
     int what = what_of(word), n = snprintf(out, (size_t)bytes, (word & ON_GPU) != 0 ? "for its GPU" : "");
     enum mpp_wait kind = kind_of(word);
     if (kind == MPP_WAIT_GPU)

@@ -17,8 +17,8 @@ struct mpp_program;
 struct mpp_rank;
 
 enum mpp_wait {
-    MPP_WAIT_BARRIER = 1, MPP_WAIT_ALL_REDUCE, MPP_WAIT_ALL_GATHER, MPP_WAIT_REDUCE_SCATTER, MPP_WAIT_ALL_TO_ALL, MPP_WAIT_SUMS,
-    MPP_WAIT_COMMUNICATOR,                  /* for a group of WHAT, a mask, as those before; of sums that were begun it is none */
+    MPP_WAIT_BARRIER = 1, MPP_WAIT_ALL_REDUCE, MPP_WAIT_ALL_GATHER, MPP_WAIT_REDUCE_SCATTER, MPP_WAIT_ALL_TO_ALL, MPP_WAIT_BEGUN,
+    MPP_WAIT_COMMUNICATOR,                  /* for a group of WHAT, a mask, as those before */
     MPP_WAIT_SEND, MPP_WAIT_RECEIVE,        /* WHAT is a rank */
     MPP_WAIT_HAND_OVER, MPP_WAIT_TAKE_OVER, /* WHAT is a transfer */
     MPP_WAIT_GPU,                           /* for what its GPU was given */
