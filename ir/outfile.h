@@ -18,6 +18,10 @@ struct mpp_outfile;
 /* Create PATH, or empty it. NULL on failure, with errno. */
 struct mpp_outfile *mpp_outfile_create(struct mpp_arena *arena, const char *path);
 
+/* The same, but beside PATH, which it becomes when it is closed: until then, and if that fails, PATH stays as it is. A PATH that is
+ * no regular file is written where it is. */
+struct mpp_outfile *mpp_outfile_replace(struct mpp_arena *arena, const char *path);
+
 FILE *mpp_outfile_stream(const struct mpp_outfile *file);
 
 /* False where something could not be written, with errno; then a regular file is removed. FILE is not usable afterwards. */
