@@ -282,7 +282,7 @@ static void print_schema(struct mpp_arena *arena)
 }
 
 /* mkdir -p */
-static enum mpp_status make_folders(struct mpp_arena *arena, struct mpp_diag *diag, const char *path)
+static enum mpp_status make_folders(struct mpp_arena *arena, struct mpp_diag *diag, const char *option, const char *path)
 {
     char *part = mpp_arena_strdup(arena, path);
     for (char *c = *part ? part + 1 : part; ; c++) {
@@ -290,10 +290,17 @@ static enum mpp_status make_folders(struct mpp_arena *arena, struct mpp_diag *di
         if (end != '/' && end != '\0')
             continue;
         *c = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) {
-            enum mpp_status st = mpp_outdir_status(errno);
-            mpp_diag_error(diag, (struct mpp_loc){*path ? path : "the directory to write to", 0}, "cannot make the directory: %s", strerror(errno));
-            return st;
+        struct stat st;
+        int why = mkdir(part, 0777) == 0 ? 0 : errno;
+        bool there = why == EEXIST && stat(part, &st) == 0;
+        if (there && !S_ISDIR(st.st_mode)) {
+            mpp_diag_error(diag, (struct mpp_loc){path, 0}, "cannot make the directory: %s exists and is not a directory; choose another for %s",
+                           strcmp(part, path) ? part : "it", option);
+            return MPP_INVALID;
+        }
+        if (why && !there) {
+            mpp_diag_error(diag, (struct mpp_loc){*path ? path : "the directory to write to", 0}, "cannot make the directory: %s", strerror(why));
+            return mpp_outdir_status(why);
         }
         *c = end;
         if (end == '\0')
@@ -429,9 +436,9 @@ static enum mpp_status run(struct job *job)
         return MPP_OK;
     stats.read_s = now_s() - start;
     if (o->dump_ilp)
-        MPP_TRY(make_folders(arena, diag, o->dump_ilp));
+        MPP_TRY(make_folders(arena, diag, "--dump-ilp", o->dump_ilp));
     if (o->export_iopddl)
-        MPP_TRY(make_folders(arena, diag, o->export_iopddl));
+        MPP_TRY(make_folders(arena, diag, "--export-iopddl", o->export_iopddl));
     if (o->stats && strcmp(o->stats, "-") != 0)
         MPP_TRY(check_stats(arena, diag, o->stats));
     job->phase = "looking at the output directory";

@@ -132,8 +132,10 @@ def test_full():
     fails("a stage problem", limited([*MLP, "--export-iopddl", here / "problems"], 1024), SYSTEM, "cannot write a stage problem", "too large")
     h.check(names(here / "problems") == [], "no part of a stage problem is left", names(here / "problems"))
     (here / "file").write_text("")
-    fails("stage problems in a file", h.mpplan(*MLP, "--export-iopddl", here / "file" / "x"), INPUT, "cannot make the directory")
-    fails("stage problems in a file", h.mpplan(*MLP, "--export-iopddl", here / "file"), SYSTEM, "file")
+    for option in ("--dump-ilp", "--export-iopddl"):
+        for name in ("file", "file/x"):
+            fails(f"{option} {name}", h.mpplan(*MLP, option, here / name), INPUT, "is not a directory", f"choose another for {option}")
+    h.check((here / "file").read_text() == "", "a file where a folder is meant is kept")
     stats = here / "stats.json"
     fails("statistics", limited([*MLP, "--stats", stats], 16), SYSTEM, "cannot write")
     h.check(not stats.exists(), "no part of the statistics is left")
