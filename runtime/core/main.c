@@ -1,4 +1,5 @@
 /* main.c - mpp_main: options, checkpoint, data, then the ranks, as threads here or as processes under MPI. */
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -267,6 +268,19 @@ static int run_all(struct mpp_job *job, bool mpi, bool first, struct mpp_error *
     return code;
 }
 
+/* Was all of standard output written? What fails on the way shows here. */
+static int check_output(struct mpp_error *error)
+{
+    bool failed = ferror(stdout);
+    errno = 0;
+    clearerr(stdout);
+    if (failed)                   /* its reason is long gone: fail once more to learn it */
+        putchar('\n');
+    if (fflush(stdout) == 0 && !failed)
+        return MPP_EXIT_OK;
+    return mpp_error_set(error, MPP_EXIT_SYSTEM, "cannot write to standard output: %s", strerror(errno ? errno : EIO));
+}
+
 int mpp_main(int argc, char **argv, const struct mpp_program *program)
 {
     struct mpp_error error = {0};
@@ -277,7 +291,10 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program)
     if (code == MPP_EXIT_OK && options.help) {
         if (first)
             mpp_options_usage(stdout, argv[0], program);
-        return MPP_EXIT_OK;
+        code = check_output(&error);
+        if (code != MPP_EXIT_OK)
+            fprintf(stderr, "error: %s\n", error.text);
+        return code;
     }
     set_signals(first);
     mpp_device_prepare();
@@ -286,6 +303,8 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program)
         job.prepare_code = code;
         code = run_all(&job, mpi, first, &error);
     }
+    if (code == MPP_EXIT_OK)
+        code = check_output(&error);
     if (code != MPP_EXIT_OK && error.text[0] != '\0') {
         if (first)
             fprintf(stderr, "error: %s\n", error.text);

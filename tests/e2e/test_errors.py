@@ -334,6 +334,17 @@ def bad_run(p, what, *needles, args=(), mpi=False, status=STATUS_INPUT, **option
         h.check(re.search(needle, r.err, re.I), f"trainer, {what}: says {needle!r}", r.err[-500:])
 
 
+def test_full_output(p):
+    """Standard output that cannot be written: the run comes to its end, and its status and one message say so."""
+    trainer, full = p.dir / "trainer", ["sh", "-c", 'exec "$@" >/dev/full', "sh"]
+    run = [*full, trainer, "--data", "synthetic", "--steps", "2"]
+    for what, command in ("a run", run), ("--help", [*full, trainer, "--help"]), ("a run under MPI", [*h.MPIRUN, "-n", "2", *run]):
+        r = h.run(command, 60, h.MPI_ENV)
+        errors = [line for line in r.stderr.splitlines() if line.startswith("error:")]
+        h.check(r.returncode == 1 and errors == ["error: cannot write to standard output: No space left on device"], f"trainer, {what} onto a full disk",
+                f"{r.returncode} {r.stderr[-500:]}")
+
+
 def test_trainer_options():
     p = h.plan("models/gpt.xml", preset="tiny", D={"layers": 1}, gpus=2)
     p.build()
@@ -351,6 +362,7 @@ def test_trainer_options():
     bad_run(p, "--resume of nothing", "no checkpoint|state.json|No such", data="synthetic", resume=h.TMP / "none")
     test_data(p)
     test_weights(p)
+    test_full_output(p)
     r = h.run([*h.MPIRUN, "-n", "3", p.dir / "trainer", "--data", "synthetic", "--steps", "1"], 60, h.MPI_ENV)
     h.check(r.returncode == STATUS_INPUT and "3" in r.stderr and "2" in r.stderr, "trainer, wrong number of processes",
             f"{r.returncode} {r.stderr[-500:]}")
