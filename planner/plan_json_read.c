@@ -56,10 +56,10 @@ static const char *member(const char *p, const char *step, size_t n)
 }
 
 /* The line of what PATH ("stages.0.mesh") names in TEXT, which is known to be JSON, or of the last thing on the way that is
- * there; 0: not even the first. */
+ * there: of what lacks the next. */
 static int line_of(const char *text, const char *path)
 {
-    const char *at = behind_space(text), *next, *found = NULL;
+    const char *at = behind_space(text), *next, *found = at;
     int line = 1;
     for (size_t n; *path; path += n + (path[n] == '.')) {
         n = strcspn(path, ".");
@@ -70,7 +70,7 @@ static int line_of(const char *text, const char *path)
     }
     for (const char *p = text; p < found; p++)
         line += *p == '\n';
-    return found ? line : 0;
+    return line;
 }
 
 void mpp_json_complain(struct reader *r, const char *fmt, ...)
@@ -291,6 +291,10 @@ static enum mpp_status read_layers(struct reader *r, const json_t *root, struct 
         const char *where = mpp_arena_printf(r->arena, "layers[%zu]", k);
         const json_t *o = json_array_get(list, k);
         r->at = mpp_arena_printf(r->arena, "layers.%zu", k);
+        if (!json_is_object(o)) {
+            mpp_json_complain(r, "%s is no object, as {\"name\": \"h.0\", \"first\": 1} is", where);
+            continue;
+        }
         name[k] = mpp_json_get_text(r, o, "name", where);
         first[k] = (int)mpp_json_get_number(r, o, "first", 0, base->n_layers - 1, where);
         if (!r->bad && (k ? first[k] <= first[k - 1] : first[k] != 0))
@@ -323,11 +327,16 @@ static void read_mesh(struct reader *r, const json_t *stage, int n_devices, int 
     for (size_t a = 0; a < n; a++) {
         const json_t *axis = json_array_get(mesh, a);
         r->at = mpp_arena_printf(r->arena, "stages.%zu.mesh.%zu", r->kind, a);
+        if (!json_is_object(axis)) {
+            mpp_json_complain(r, "mesh[%zu] is no object, as {\"axis\": \"data\", \"size\": 2} is", a);
+            m->name[a] = "";
+            continue;
+        }
         m->name[a] = mpp_json_get_text(r, axis, "axis", "the mesh");
         m->size[a] = (int)mpp_json_get_number(r, axis, "size", 1, MPP_CLUSTER_MAX_DEVICES, "the mesh");
         product *= m->size[a];
         for (size_t b = 0; b < a; b++)
-            if (strcmp(m->name[a], m->name[b]) == 0)
+            if (*m->name[a] && strcmp(m->name[a], m->name[b]) == 0)
                 mpp_json_complain(r, "two axes of the mesh are called \"%s\"", m->name[a]);
         if (strlen(m->name[a]) > MAX_AXIS_NAME)
             mpp_json_complain(r, "the name of an axis has over %d characters", MAX_AXIS_NAME);

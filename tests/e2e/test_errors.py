@@ -245,6 +245,7 @@ def test_stages_edited(path):
     path.write_text(text.replace('"1F1B"', '"interleaved 1F1B"'))
     bad("plan.json: interleaved, one chunk", [*args, "--from-plan", path], "at least 2 chunks of each stage",
         at=(path, line_of(text, '"1F1B"')))
+    test_places_of_faults(args, text, path, (["layers", 1, "first"],), (["layers", 1],))
     plan = json.loads(text)
     places = sorted((x for s in plan["stages"] for x in s["places"]), key=lambda x: x["stage"])
     cut = places[0]["last_layer"]
@@ -253,6 +254,33 @@ def test_stages_edited(path):
     path.write_text(json.dumps(plan, indent=1))
     q = bad("plan.json: a layer cut out", [*args, "--from-plan", path], "edited.json:")
     h.check(q.stderr.count("error:") == 1, "plan.json: a layer cut out: one cause", q.stderr)
+
+
+def test_places_of_faults(args, text, path, without, no_objects):
+    """What lacks a key is named with the line where it begins; an entry that is no object is one message at its line."""
+    def changed(where, change):
+        plan = at = json.loads(text)
+        for key in where[:-1]:
+            at = at[key]
+        change(at, where[-1])
+        return json.dumps(plan, indent=1)
+
+    def refused(what, wrote, line, needle):
+        path.write_text(wrote)
+        q = bad(what, [*args, "--from-plan", path], needle, at=(path, line))
+        h.check(q.stderr.count("error:") == 1, f"{what}: one message", q.stderr)
+
+    def mark(at, _):
+        rest = dict(at)
+        at.clear()
+        at.update({"#here": 0, **rest})
+
+    for where in without:
+        refused(f"plan.json: no {where}", changed(where, lambda at, key: at.pop(key)), line_of(changed(where, mark), '"#here"') - 1, f'"{where[-1]}"')
+    for where in no_objects:
+        for wrong in (3, "x", None, []):
+            put = lambda x: lambda at, key: at.__setitem__(key, x)
+            refused(f"plan.json: {where} {wrong}", changed(where, put(wrong)), line_of(changed(where, put("#here")), '"#here"'), "is no object")
 
 
 def line_of(text, what):
@@ -277,6 +305,8 @@ def test_plans_edited():
     bad("plan.json of another number of devices", [*args[:-1], "2", "--from-plan", path], "edited.json")
     bad("plan.json of another batch", [*args, "--batch", "64", "--from-plan", path], "edited.json")
     test_stages_edited(path)
+    test_places_of_faults(args, text, path, (["batch"], ["plan_version"], ["stages"], ["solver"], ["solver", "status"], ["schedule", "kind"], ["stages", 0, "mesh"],
+                                             ["stages", 0, "mesh", 0, "size"], ["stages", 0, "places", 0, "stage"]), (["stages", 0, "mesh", 0],))
     # any edit is refused with a message or gives a plan; none is a crash
     rng = random.Random(1)
     n_places = len(list(places(json.loads(text))))
