@@ -33,6 +33,7 @@
 #include "ir/pass.h"
 #include "ir/schema.h"
 #include "options.h"
+#include "planner/pins.h"
 #include "planner/plan.h"
 #include "solver/iopddl.h"
 
@@ -166,6 +167,7 @@ static enum mpp_status find_minimum(const struct search_for *s, struct mpp_diag 
     int most = s->cluster->max_devices, none = 0, fits = 1;
     enum verdict now;
     *out_fewer = TOO_SMALL;
+    MPP_TRY(mpp_pins_check_model(diag, s->g, &s->o->pins));
     while ((now = try_on(s, fits)) != FITS) {
         if (fits >= most || interrupted) {
             mpp_diag_error(diag, nowhere, interrupted ? "the search was stopped before it found a number of devices that is enough"

@@ -467,6 +467,16 @@ static enum mpp_status check_batch(struct mpp_diag *diag, const struct mpp_graph
     return MPP_INVALID;
 }
 
+enum mpp_status mpp_pins_check_model(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_pins *pins)
+{
+    struct mpp_arena *scratch = mpp_arena_scratch(graph->arena);
+    enum mpp_status st = check_schedule(diag, pins);
+    if (st == MPP_OK)
+        st = check_layers(scratch, diag, graph, pins);
+    mpp_arena_free(scratch);
+    return check_batch(diag, graph, pins) == MPP_OK ? st : MPP_INVALID;
+}
+
 enum mpp_status mpp_pins_check(struct mpp_diag *diag, const struct mpp_graph *graph, int n_devices,
                                const struct mpp_pins *pins)
 {

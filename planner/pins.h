@@ -53,6 +53,9 @@ enum mpp_status mpp_pins_check(struct mpp_diag *diag, const struct mpp_graph *gr
 int mpp_pins_candidates(struct mpp_arena *arena, int n_devices, bool homogeneous, const struct mpp_pins *pins,
                         struct mpp_candidate **out);
 
+/* The same of what has nothing to do with the devices: no other number of them would help. */
+enum mpp_status mpp_pins_check_model(struct mpp_diag *diag, const struct mpp_graph *graph, const struct mpp_pins *pins) MPP_CHECKED;
+
 /* The axis of C's mesh that a shard pin calls NAME; -1: none. */
 int mpp_pins_axis(const struct mpp_candidate *c, const char *name);
 

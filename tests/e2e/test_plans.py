@@ -571,6 +571,10 @@ def test_min_gpus():
         h.check(p.returncode == 0 and json.loads(p.stdout)["devices"] == n, "--min-gpus --json: the devices", p.stdout[:300])
     p = h.mpplan(*args[:3], "--cluster", small_cluster("16KiB"), "--min-gpus")
     h.check(p.returncode == 2 and "fits on no number of devices" in p.stderr, "--min-gpus: no number is enough", p.stderr[-500:])
+    for fix, words in (("pp=1000", "the model has only 6 layers"), ("pp=2,interleave=50", "the model has only 6 layers"),
+                       ("micro_batches=7", "does not divide the batch")):
+        p = h.mpplan(*args, "--min-gpus", "--fix", fix)
+        h.check(p.returncode == 2 and words in p.stderr and p.stderr.count("\n") == 1, f"--min-gpus --fix {fix}: what no devices help", p.stderr[-500:])
 
 
 def test_told_splits():
