@@ -231,9 +231,11 @@ static void costs(const struct report *r)
             several ? mpp_arena_printf(r->arena, "memory of a device of stage %d at its fullest", fullest)
                     : "memory of a device at its fullest");
     for (int i = 0; i < n_left || i < n_right; i++)
-        fprintf(r->out, "  %-*s%s\n", i < n_right ? COLUMN : 0, i < n_left ? left[i] : "", i < n_right ? right[i] : "");
-    mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "arena %s bytes per device; no arena of this program can be below %s",
-                                     mpp_report_thousands(r->arena, m->arena_bytes), mpp_report_thousands(r->arena, m->live_bound_bytes)), true);
+        fprintf(r->out, "  %-*s%s\n", i < n_right ? column : 0, i < n_left ? left[i] : "", i < n_right ? right[i] : "");
+    const char *least = m->live_bound_bytes == m->arena_bytes ? "smaller"
+                        : mpp_arena_printf(r->arena, "below %s", mpp_report_thousands(r->arena, m->live_bound_bytes));
+    mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "arena %s bytes per device; no arena of this program can be %s",
+                                     mpp_report_thousands(r->arena, m->arena_bytes), least), true);
 }
 
 static struct report begin(const struct mpp_graph *graph, const struct mpp_cluster *cluster, const struct mpp_plan *plan,

@@ -168,8 +168,7 @@ function drawOver(stage) {
   });
   drawing.addEventListener("pointerleave", hideTip);
   return el("figure", {}, drawing, el("figcaption", {class: "note"},
-    `0 to ${time(plan.schedule.end_ps)}; the top is ${bytes(Math.round(top))}`,
-    usable <= top ? `, the line what is usable (${bytes(usable)})` : "",
+    `0 to ${time(plan.schedule.end_ps)}; the top is ${usable <= top ? "what is usable, " : ""}${bytes(Math.round(top))}`,
       ". Activations are drawn in proportion to the micro-batches that are held; their room is allocated all the time."));
 }
 
@@ -187,7 +186,8 @@ function drawMemory(at) {
   const say = s => MEMORY_PARTS.filter(([key]) => s.memory[key] > 0).map(([key, name]) =>
     `${name} ${bytes(s.memory[key])}`).join(", ");
   put(at,
-    el("p", {}, `At its fullest moment, of ${bytes(d.mem_bytes)} (${d.name}), of which plans may fill ${bytes(usable)}. `,
+    el("p", {}, `At its fullest moment, of ${bytes(d.mem_bytes)} (${d.name}), `,
+      bytes(usable) === bytes(d.mem_bytes) ? "all of which plans may fill. " : `of which plans may fill ${bytes(usable)}. `,
       "Each rank allocates exactly these bytes, once."),
     legend([...present.map(([, name, cls]) => [cls, name]), ["m-free", "free"], ["m-reserved", "not used by plans"]]),
     barRows(groups, s => stack(parts(s), whole, `${say(s)}; of ${bytes(usable)} usable`), s => bytes(s.memory.arena_bytes)));

@@ -350,6 +350,9 @@ def check_numbers(page, plan):
     page.check(abs(float(value.replace(",", "")) * scale / plan["predicted"]["step_s"] - 1) < 0.005, "the step's time is shown", shown)
     page.check(page.js("return document.querySelectorAll('#gantt .lanename').length") == len([1 for x in plan["stages"] for _ in x["places"]]),
                "a lane per stage")
+    twice = page.js("""return [...document.querySelectorAll('figcaption, #memory p')].map(e => e.textContent).filter(t =>
+        (x => x.length !== new Set(x).size)(t.match(/[0-9.]+ [KMGT]?i?B/g) || []))""")
+    page.check(not twice, "no caption says one number of bytes twice", twice)
     rows = page.js("return [...document.querySelectorAll('#time-table tbody tr')].map(r => r.cells[1].textContent)")
     page.check(len(rows) == len([v for k, v in plan["predicted"].items() if k != "step_s" and v > 1e-12]), "where the time goes, part by part", rows)
     page.check(page.js("return [...document.querySelectorAll('body *')].every(e => !/\\[object|undefined|NaN/.test([...e.childNodes].filter(n => n.nodeType === 3 &&"
