@@ -8,7 +8,7 @@
 #include "codegen/report_internal.h"
 #include "ir/op.h"
 
-enum { BAR = 24, COLUMN = 58 };
+enum { BAR = 24, COLUMN = 58, COLUMN_OF_STAGES = 51 }; /* the latter beside longer words */
 
 /* ---- the head ---- */
 
@@ -226,7 +226,8 @@ static void costs(const struct report *r)
         if (memory[i].bytes > 0)
             right[n_right++] = mpp_arena_printf(r->arena, "%-12s %11s", memory[i].name, mpp_report_bytes(r, memory[i].bytes));
     bool several = r->plan->n_stages > 1;
-    fprintf(r->out, "\n  %-*s%s\n", COLUMN, several ? mpp_arena_printf(r->arena, "where a step goes (stage %d, the slowest)", slowest)
+    const int column = several ? COLUMN_OF_STAGES : COLUMN;
+    fprintf(r->out, "\n  %-*s%s\n", column, several ? mpp_arena_printf(r->arena, "where a step goes (stage %d, the slowest)", slowest)
                                                   : "where a step goes",
             several ? mpp_arena_printf(r->arena, "memory of a device of stage %d at its fullest", fullest)
                     : "memory of a device at its fullest");

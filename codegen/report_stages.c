@@ -99,7 +99,9 @@ static const char *time_text(const struct report *r, int64_t ps)
     return mpp_report_seconds(r->arena, (double)ps * 1e-12);
 }
 
-enum { COLUMNS = 10 };
+enum { LAYERS = 1, MESH = 3, RECOMPUTE, RIGHT, COLUMNS = 10, LEAST_WIDTH = 8 }; /* from RIGHT on numbers, to the right */
+
+static const char *const title[COLUMNS] = {"stage", "layers", "devices", "mesh", "recompute", "forward", "backward", "once", "memory", "in flight"};
 
 static void fill_row(const struct report *r, int first, int last, const char **cell)
 {
@@ -123,25 +125,78 @@ static void fill_row(const struct report *r, int first, int last, const char **c
     cell[9] = least == most ? range_text(r, most, most) : mpp_arena_printf(r->arena, "%lld-%lld", (long long)most, (long long)least);
 }
 
-static void print_table(const struct report *r, const char *(*row)[COLUMNS], int n)
+static bool same_in_all(const char *(*row)[COLUMNS], int n, int c)
 {
-    static const char *const title[COLUMNS] = {"stage", "layers", "devices", "mesh", "recompute", "forward", "backward", "once",
-                                               "memory", "in flight"};
-    int width[COLUMNS];
+    for (int i = 1; i < n; i++)
+        if (strcmp(row[0][c], row[i][c]) != 0)
+            return false;
+    return true;
+}
+
+static int table_width(const int *width)
+{
+    int all = 1;
+    for (int c = 0; c < COLUMNS; c++)
+        all += width[c] > 0 ? width[c] + (c < RIGHT ? 1 : 2) : 0;
+    return all;
+}
+
+/* The longest text of each column and its title. A table that is too wide for the report leaves out what all rows say alike (0), as
+ * *OUT_SHARED; then its wordy columns become narrower, the wider one first, and their texts are broken at spaces. */
+static void choose_widths(const struct report *r, const char *(*row)[COLUMNS], int n, int *width, const char **out_shared)
+{
+    *out_shared = "";
     for (int c = 0; c < COLUMNS; c++) {
         width[c] = (int)strlen(title[c]);
         for (int i = 0; i < n; i++)
             width[c] = (int)strlen(row[i][c]) > width[c] ? (int)strlen(row[i][c]) : width[c];
     }
-    for (int i = -1; i < n; i++) {
-        fputc(' ', r->out);
+    for (int c = RECOMPUTE; c >= MESH && table_width(width) > MPP_REPORT_WIDTH; c--)
+        if (same_in_all(row, n, c)) {
+            *out_shared = mpp_arena_printf(r->arena, ", %s %s%s", title[c], row[0][c], *out_shared);
+            width[c] = 0;
+        }
+    while (table_width(width) > MPP_REPORT_WIDTH) {
+        int wide = width[LAYERS] > width[MESH] ? LAYERS : MESH;
+        if (width[wide] <= LEAST_WIDTH)
+            break;
+        width[wide]--;
+    }
+}
+
+/* What of TEXT goes into WIDTH, broken at a space where there is one; the rest is left to *TEXT. */
+static int take_words(const char **text, int width)
+{
+    const char *t = *text;
+    int n = (int)strlen(t), cut = n;
+    if (n > width) {
+        for (cut = width; cut > 0 && t[cut] != ' ';)
+            cut--;
+        if (cut == 0)
+            cut = (int)strcspn(t, " ");
+    }
+    *text = t + cut + strspn(t + cut, " ");
+    return cut;
+}
+
+/* One row, in as many lines as its wordy columns need. */
+static void print_row(const struct report *r, const char *const *cell, const int *width)
+{
+    const char *left[COLUMNS];
+    memcpy(left, cell, sizeof left);
+    for (bool more = true; more;) {
+        int column = 0, at = 1;
+        more = false;
         for (int c = 0; c < COLUMNS; c++) {
-            const char *text = i < 0 ? title[c] : row[i][c];
-            bool right = c >= 5;
-            if (c == COLUMNS - 1 && !right)
-                fprintf(r->out, " %s", text);
-            else
-                fprintf(r->out, " %*s", (c ? 1 : 0) + (right ? width[c] : -width[c] - (c ? 1 : 0)), text);
+            if (width[c] == 0)
+                continue;
+            const char *text = left[c];
+            int n = take_words(&left[c], width[c]), begin = c < RIGHT ? at + 1 : at + 2 + width[c] - n;
+            if (n > 0)
+                fprintf(r->out, "%*s%.*s", begin - column, "", n, text);
+            column = n > 0 ? begin + n : column;
+            at += width[c] + (c < RIGHT ? 1 : 2);
+            more = more || *left[c];
         }
         fputc('\n', r->out);
     }
@@ -175,16 +230,19 @@ void mpp_report_stages(const struct report *r)
         if (i == 0 || !alike(r, first[n - 1], i))
             first[n++] = i;
     int64_t micro = p->batch / p->micro_batches;
-    fprintf(r->out, "\n  %d stages, %s", p->n_stages, p->schedule);
-    if (p->pipeline.chunks > 1)
-        fprintf(r->out, " with %d parts each", p->pipeline.chunks);
-    fprintf(r->out, ", %s micro-batch%s of %s sample%s; times of one micro-batch, and once per step\n",
-            mpp_report_thousands(r->arena, p->micro_batches), p->micro_batches == 1 ? "" : "es",
-            mpp_report_thousands(r->arena, micro), micro == 1 ? "" : "s");
-    const char *(*row)[COLUMNS] = mpp_arena_alloc(r->arena, sizeof *row * (size_t)n);
+    const char *(*row)[COLUMNS] = mpp_arena_alloc(r->arena, sizeof *row * (size_t)n), *shared;
+    int width[COLUMNS];
     for (int i = 0; i < n; i++)
         fill_row(r, first[i], (i + 1 < n ? first[i + 1] : p->n_stages) - 1, row[i]);
-    print_table(r, row, n);
+    choose_widths(r, row, n, width, &shared);
+    const char *parts = p->pipeline.chunks > 1 ? mpp_arena_printf(r->arena, " with %d parts each", p->pipeline.chunks) : "";
+    fputc('\n', r->out);
+    mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "%d stages, %s%s, %s micro-batch%s of %s sample%s%s; times of one micro-batch, and once per step",
+                                     p->n_stages, p->schedule, parts, mpp_report_thousands(r->arena, p->micro_batches), p->micro_batches == 1 ? "" : "es",
+                                     mpp_report_thousands(r->arena, micro), micro == 1 ? "" : "s", shared), true);
+    print_row(r, title, width);
+    for (int i = 0; i < n; i++)
+        print_row(r, row[i], width);
     print_uses(r, first, n);
 }
 

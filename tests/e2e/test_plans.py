@@ -437,6 +437,30 @@ def predicted(*args):
     return json.loads(p.stdout)
 
 
+def check_report(what, text):
+    """No line is wider than 100 columns, no word of the table of stages is lost, and one number is not said twice."""
+    wide = [line for line in text.split("\n") if len(line) > 100]
+    h.check(not wide, f"{what}: a report of 100 columns", wide[:3])
+    sizes = re.search(r"arena ([0-9,]+) bytes per device; no arena of this\s+program\s+can\s+be (below ([0-9,]+)|smaller)", text)
+    h.check(sizes and sizes.group(1) != sizes.group(3), f"{what}: the arena beside the least there can be", sizes and sizes.group(0))
+
+
+def test_wide_report():
+    """Many stages, each with something wide to say: numbers stay in their columns, words are broken."""
+    p = h.plan(GPT, preset="tiny", D=dict(layers=32), gpus=16, cluster="dgx-a100", batch=16,
+               fix="pp=4,dp=2,tp=2,interleave=2,schedule=interleaved,micro_batches=4")
+    check_report("many stages", p.report)
+    lines = p.report.split("\n")
+    begin = next(i for i, line in enumerate(lines) if line.lstrip().startswith("stage "))
+    table = lines[begin + 1:lines.index("", begin)]
+    words = " ".join(line[lines[begin].index("layers"):lines[begin].index("devices")] for line in table)
+    layers = sum((list(range(int(a), int(b) + 1)) for a, b in re.findall(r"h\.(\d+) +\.\. +h\.(\d+)", words)), [])
+    h.check(sorted(layers) == list(range(32)), "the table's layers: each once", words)
+    rows = [line for line in table if line[2:3].isdigit()]
+    h.check(len(rows) > 1 and len({len(line) for line in rows}) == 1, "rows end in one column", rows[:3])
+    h.check(re.search(r"mesh data 2 x model 2, recompute none; times", " ".join(p.report.split())), "what all stages share is said above the table", lines[6:9])
+
+
 def test_stages():
     for fix, schedule in (("pp=2,schedule=1f1b,micro_batches=4", "1F1B"), ("pp=2,interleave=2,micro_batches=4,recompute=full", "interleaved 1F1B")):
         out = h.TMP / f"stages-{schedule[:4]}"
@@ -446,6 +470,7 @@ def test_stages():
         names = {f.name for f in out.iterdir()}
         wanted = {"Makefile", "stage0.c", "stage1.c", "graph.ir", "plan.json", "report.html", "report.txt"}
         h.check(wanted <= names, f"{fix}: a trainer and the plan's reports", names)
+        check_report(fix, (out / "report.txt").read_text())
         plan = json.loads((out / "plan.json").read_text())
         places = sorted((x for s in plan["stages"] for x in s["places"]), key=lambda x: x["stage"])
         h.check([x["stage"] for x in places] == [0, 1] and plan["schedule"]["kind"] == schedule, f"{fix}: the stages", places)
@@ -588,7 +613,7 @@ def test_told_splits():
 TESTS = {"tensor parallel": test_tensor_parallel, "data parallel": test_data_parallel, "memory forces": test_memory_forces,
          "uneven": test_uneven, "small models": test_small_models,
          "micro-batches": test_micro_batches, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
-         "stages": test_stages, "interleaved": test_interleaved, "predict": test_predict, "hidden": test_hidden, "one stage": test_one_stage_beside_pipelines, "min gpus": test_min_gpus, "told splits": test_told_splits, "stopped": test_stopped, "compilers": test_compilers, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
+         "stages": test_stages, "wide report": test_wide_report, "interleaved": test_interleaved, "predict": test_predict, "hidden": test_hidden, "one stage": test_one_stage_beside_pipelines, "min gpus": test_min_gpus, "told splits": test_told_splits, "stopped": test_stopped, "compilers": test_compilers, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
