@@ -16,6 +16,7 @@ struct megatron {
     struct mpp_text args, notes;
     int dp, tp;
     bool regular;                 /* all stages have that mesh, data before model */
+    bool fsdp;
 };
 
 static void add(struct megatron *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -101,6 +102,12 @@ static void intern_op(const struct mpp_html *h, int group_id, struct mpp_html_st
     mpp_html_intern(names, *list ? mpp_arena_printf(r->arena, "%s splits %s", name, list) : mpp_arena_printf(r->arena, "%s is whole", name));
 }
 
+/* A step's sum of squares: it goes with its weight, which is listed itself. */
+static bool is_square_sum(const struct report *r, const struct mpp_group *group)
+{
+    return group->phase == MPP_PHASE_UPDATE && group->n_out > 0 && r->g->tensors[group->out[0]].n_dims == 0;
+}
+
 /* What pins of Z, SEQUENCE and the vocabulary disagree with, of one stage: groups and resting weights, counted; NAMES gets them
  * in words. */
 static int disagreements(const struct megatron *m, const struct report *r, int z, int sequence, struct mpp_html_strings *names)
@@ -129,7 +136,7 @@ static int disagreements(const struct megatron *m, const struct report *r, int z
         }
     }
     for (int i = 0; i < r->g->n_groups; i++)
-        if (!mpp_pins_allow_split(rules, &r->g->groups[i], s->split[i])) {
+        if (!is_square_sum(r, &r->g->groups[i]) && !mpp_pins_allow_split(rules, &r->g->groups[i], s->split[i])) {
             intern_op(&h, i, names);
             n++;
         }
@@ -187,7 +194,8 @@ static void add_splits(struct megatron *m)
         add(m, "--sequence-parallel");
     if (z == 1)
         add(m, "--use-distributed-optimizer");
-    if (z >= 2) {
+    m->fsdp = z >= 2;
+    if (m->fsdp) {
         add(m, "--use-megatron-fsdp");
         add(m, "--data-parallel-sharding-strategy %s", z == 2 ? "optim_grads" : "optim_grads_params");
     }
@@ -313,10 +321,17 @@ static void put(struct megatron *m, FILE *out)
             mpp_text_safe(m->r.arena, c->device.name));
     fprintf(out, *notes ? "# What they do not say:\n%s" : "# They say all that the plan decides.\n", notes);
     fprintf(out, "# Not part of a plan: data, tokenizer (--vocab-file, ...), learning rates, steps, checkpoints. Give them after this script's name.\n"
-                 "MEGATRON_ARGS=(\n%s)\n", mpp_text_string(&m->args));
+                 "# Run it in Megatron-LM's folder, where %s is.\n", program);
+    if (c->n_nodes > 1)
+        fprintf(out, "# Start it once on each of the %d nodes, with NODE_RANK=0 to %d and MASTER_ADDR, the address of node 0, in the environment\n"
+                     "# (MASTER_PORT is 29500 where it is not set).\n", c->n_nodes, c->n_nodes - 1);
+    if (m->tp > 1 && !m->fsdp)    /* before Blackwell Megatron does not start without it; with its FSDP it is not to be set */
+        fprintf(out, "export CUDA_DEVICE_MAX_CONNECTIONS=1 # wanted for tensor parallelism\n");
+    fprintf(out, "MEGATRON_ARGS=(\n%s)\n", mpp_text_string(&m->args));
     int per_node = c->n_nodes > 1 ? c->devices_per_node : c->n_devices;
-    fprintf(out, "torchrun --nproc_per_node %d --nnodes %d %s%s \"${MEGATRON_ARGS[@]}\" \"$@\"\n", per_node, c->n_nodes,
-            c->n_nodes > 1 ? "--node_rank \"$NODE_RANK\" --master_addr \"$MASTER_ADDR\" --master_port \"${MASTER_PORT:-29500}\" " : "", program);
+    const char *nodes = c->n_nodes > 1 ? "--node_rank \"${NODE_RANK:?which node is this, from 0 on}\" --master_addr \"${MASTER_ADDR:?the address of node 0}\" "
+                                         "--master_port \"${MASTER_PORT:-29500}\" " : "";
+    fprintf(out, "torchrun --nproc_per_node %d --nnodes %d %s%s \"${MEGATRON_ARGS[@]}\" \"$@\"\n", per_node, c->n_nodes, nodes, program);
 }
 
 void mpp_export_megatron(const struct mpp_plandir *d, FILE *out)

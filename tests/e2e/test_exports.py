@@ -200,6 +200,25 @@ def notes(text):
     return [line for line in text.split("\n") if line.startswith("#  - ")]
 
 
+def start_it(text):
+    """A script of two nodes, with a torchrun that tells how it is called: what it wants is said at its top, and when it is not there."""
+    stand_in = h.TMP / "bin" / "torchrun"
+    stand_in.parent.mkdir(exist_ok=True)
+    stand_in.write_text('#!/bin/sh\necho "$CUDA_DEVICE_MAX_CONNECTIONS" "$@"\n')
+    stand_in.chmod(0o755)
+    script = h.TMP / "train.sh"
+    script.write_text(text)
+    top = text.split("MEGATRON_ARGS")[0]
+    h.check(all(word in top for word in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "pretrain_gpt.py")), "what it wants from outside is at its top", top)
+    env = {"PATH": f"{stand_in.parent}:/usr/bin:/bin"}
+    for given, missing in ({}, "NODE_RANK"), ({"NODE_RANK": "1"}, "MASTER_ADDR"):
+        r = h.run(["bash", script], env={**env, **given})
+        h.check(r.returncode != 0 and missing in r.stderr and r.stdout == "", f"without {missing} it says so", r.stderr)
+    r = h.run(["bash", script, "--lr", "1"], env={**env, "NODE_RANK": "1", "MASTER_ADDR": "here"})
+    want = "1 --nproc_per_node 8 --nnodes 2 --node_rank 1 --master_addr here --master_port 29500 pretrain_gpt.py --tensor-model-parallel-size 4 "
+    h.check(r.stdout.startswith(want) and r.stdout.endswith(" --lr 1\n"), "how it starts", r.stdout)
+
+
 def megatron():
     documented = {line.split()[0] for line in (h.ROOT / "tests/data/megatron/arguments.txt").read_text().split("\n") if line.startswith("--")}
     for kind in KINDS:
@@ -222,12 +241,16 @@ def megatron():
     h.check(re.fullmatch(r"'Et\*(\d+)\|t\*(\d+)L'", layout) and sum(map(int, re.findall(r"\d+", layout))) == 24, "its layers", layout)
     h.check(got == want, "a plan of Megatron's kind: all of it", {k: (got.get(k), want.get(k)) for k in {*got, *want} if got.get(k) != want.get(k)})
     h.check(notes(text) == [], "and nothing is left out", notes(text))
+    start_it(text)
     for what, kwargs, wanted in (
             ("ZeRO-1", dict(gpus=8, fix="dp=8,zero=1"), {"--use-distributed-optimizer": ""}),
             ("ZeRO-2", dict(gpus=8, fix="dp=8,zero=2"), {"--data-parallel-sharding-strategy": "optim_grads", "--use-megatron-fsdp": ""}),
             ("ZeRO-3", dict(gpus=8, fix="dp=8,zero=3"), {"--data-parallel-sharding-strategy": "optim_grads_params"}),
             ("all recomputed", dict(gpus=8, fix="dp=8,recompute=full"), {"--recompute-granularity": "full", "--recompute-num-layers": "1"})):
-        got = arguments(export(h.plan(GPT, preset="gpt2", cluster="dgx-a100", batch=64, **kwargs), "megatron"))
+        text = export(h.plan(GPT, preset="gpt2", cluster="dgx-a100", batch=64, **kwargs), "megatron")
+        got = arguments(text)
+        h.check("CUDA_DEVICE_MAX_CONNECTIONS" not in text, f"{what}: only tensor parallelism wants its kernels in one queue")
+        h.check("square_sum" not in text, f"{what}: sums of squares are no disagreement", notes(text))
         h.check(all(got.get(k, "").strip() == v and k in got for k, v in wanted.items()), what, got)
     got = arguments(export(plan("interleaved"), "megatron"))
     h.check(got["--num-virtual-stages-per-pipeline-rank"].strip() == "2", "interleaved stages")
