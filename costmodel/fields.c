@@ -76,6 +76,10 @@ static bool ends_with(const char *name, const char *end)
 /* Times of a plan are whole picoseconds in 64 bits: what no device or link is like would overflow them. */
 static const char *out_of_range(const char *name, double value)
 {
+    if (ends_with(name, "efficiency"))
+        return value > 0 && value < 1e-4 ? "must be at least 1e-4" : NULL;
+    if (strncmp(name, "half_", 5) == 0)
+        return value > 1e9 ? "must be at most 1e9" : NULL;
     if (ends_with(name, "_per_s"))
         return value > 0 && value < 1e6 ? "must be at least 1e6 per second" : NULL;
     return ends_with(name, "_s") && value > 1 ? "must be at most 1 second" : NULL;
