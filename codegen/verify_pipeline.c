@@ -7,6 +7,8 @@
 
 #include "codegen/program.h"
 
+enum { ROUNDS = 8 };              /* of as many micro-batches as there are stages */
+
 struct message {
     int transfer;
     bool sends;
@@ -319,8 +321,20 @@ static bool deepen(const struct pipeline *p, struct mpp_transfers *transfers)
     return any;
 }
 
-void mpp_pipeline_slots(const struct mpp_schedule *s, int stage, int64_t *out)
+/* The schedule with fewer micro-batches, in which all happens that does in S. Before, between and after the first backwards stages
+ * take turns that repeat with each S micro-batches (schedule.h): of a warm-up that ends within two and a half such rounds, a few
+ * rounds, and a cool-down as long, the rounds between are left out. */
+static struct mpp_schedule shortened(const struct mpp_schedule *s)
 {
+    struct mpp_schedule out = *s;
+    if (s->micro_batches / s->stages > ROUNDS)
+        out.micro_batches = (int64_t)ROUNDS * s->stages + s->micro_batches % s->stages;
+    return out;
+}
+
+void mpp_pipeline_slots(const struct mpp_schedule *schedule, int stage, int64_t *out)
+{
+    const struct mpp_schedule short_one = shortened(schedule), *s = &short_one;
     for (int c = 0; c < s->chunks; c++) {
         int64_t alive = 0;
         out[c] = 1;
@@ -329,6 +343,8 @@ void mpp_pipeline_slots(const struct mpp_schedule *s, int stage, int64_t *out)
             alive += e.chunk != c ? 0 : e.what == MPP_EVENT_FORWARD ? 1 : -1;
             out[c] = alive > out[c] ? alive : out[c];
         }
+        if (s->kind == MPP_SCHEDULE_GPIPE)
+            out[c] = schedule->micro_batches;
     }
 }
 
@@ -337,14 +353,15 @@ enum mpp_status mpp_pipeline_verify(struct mpp_arena *arena, struct mpp_diag *di
 {
     struct mpp_arena *scratch = mpp_arena_scratch(arena);
     struct mpp_pipeline_list *list = mpp_arena_array(scratch, plan->n_stages, struct mpp_pipeline_list);
+    const struct mpp_schedule s = shortened(&plan->pipeline);
     for (int i = 0; i < plan->n_stages; i++) {
-        int64_t n = 2 * plan->micro_batches * plan->pipeline.chunks;
+        int64_t n = 2 * s.micro_batches * s.chunks;
         struct mpp_schedule_event *work = mpp_arena_array(scratch, n, struct mpp_schedule_event);
         for (int64_t k = 0; k < n; k++)
-            work[k] = mpp_schedule_work(&plan->pipeline, i, k);
-        int64_t *slots = mpp_arena_array(scratch, plan->pipeline.chunks, int64_t);
+            work[k] = mpp_schedule_work(&s, i, k);
+        int64_t *slots = mpp_arena_array(scratch, s.chunks, int64_t);
         mpp_pipeline_slots(&plan->pipeline, i, slots);
-        list[i] = (struct mpp_pipeline_list){n, work, plan->pipeline.chunks, slots};
+        list[i] = (struct mpp_pipeline_list){n, work, s.chunks, slots};
     }
     enum mpp_status status = plan->n_stages == 1 ? MPP_OK : choose_depths(scratch, diag, plan->n_stages, list, transfers);
     for (bool deeper = status == MPP_OK; deeper;) {

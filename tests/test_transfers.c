@@ -618,6 +618,87 @@ static void test_depths(uint64_t *state)
     close_job(&j);
 }
 
+/* ---- many micro-batches ---- */
+
+/* A value and a gradient over every border between the parts of a pipeline. */
+static struct mpp_transfers borders(const struct mpp_schedule *s, struct mpp_arena *arena)
+{
+    struct mpp_transfers out = {.n = 0, .line = mpp_arena_array(arena, 2 * s->stages * s->chunks, struct mpp_transfer_line)};
+    for (int part = 0; part + 1 < s->stages * s->chunks; part++) {
+        struct mpp_transfer_line forward = {.name = "value", .from = part % s->stages, .from_chunk = part / s->stages, .to = (part + 1) % s->stages,
+                                            .to_chunk = (part + 1) / s->stages, .phase = MPP_PHASE_FORWARD, .depth = 1};
+        struct mpp_transfer_line backward = {.name = "gradient", .from = forward.to, .from_chunk = forward.to_chunk, .to = forward.from,
+                                             .to_chunk = forward.from_chunk, .phase = MPP_PHASE_BACKWARD, .depth = 1};
+        out.line[out.n++] = forward;
+        out.line[out.n++] = backward;
+    }
+    return out;
+}
+
+/* Places of each chunk, counted over all of the stage's work. */
+static void count_slots(const struct mpp_schedule *s, int stage, int64_t *out)
+{
+    int64_t *alive = calloc((size_t)s->chunks, sizeof *alive);
+    memset(out, 0, (size_t)s->chunks * sizeof *out);
+    for (int64_t k = 0; k < 2 * s->micro_batches * s->chunks; k++) {
+        struct mpp_schedule_event e = mpp_schedule_work(s, stage, k);
+        alive[e.chunk] += e.what == MPP_EVENT_FORWARD ? 1 : -1;
+        out[e.chunk] = alive[e.chunk] > out[e.chunk] ? alive[e.chunk] : out[e.chunk];
+    }
+    free(alive);
+}
+
+/* All of S, piece by piece, with the depths of T; and each chunk has the places that mpp_pipeline_slots says. */
+static void run_all_of(const struct mpp_schedule *s, const struct mpp_transfers *t, struct mpp_arena *arena, struct mpp_diag *diag)
+{
+    struct mpp_pipeline_list *list = mpp_arena_array(arena, s->stages, struct mpp_pipeline_list);
+    for (int i = 0; i < s->stages; i++) {
+        int64_t n = 2 * s->micro_batches * s->chunks, *slots = mpp_arena_array(arena, s->chunks, int64_t), *said = mpp_arena_array(arena, s->chunks, int64_t);
+        struct mpp_schedule_event *work = mpp_arena_array(arena, n, struct mpp_schedule_event);
+        for (int64_t k = 0; k < n; k++)
+            work[k] = mpp_schedule_work(s, i, k);
+        count_slots(s, i, slots);
+        mpp_pipeline_slots(s, i, said);
+        check(memcmp(slots, said, (size_t)s->chunks * sizeof *slots) == 0, "%d stages of %d chunks, %lld micro-batches: places of stage %d", s->stages, s->chunks,
+              (long long)s->micro_batches, i);
+        list[i] = (struct mpp_pipeline_list){n, work, s->chunks, slots};
+    }
+    check(mpp_pipeline_run(arena, diag, s->stages, list, t) == MPP_OK, "%d stages of %d chunks, %lld micro-batches: all of them", s->stages, s->chunks,
+          (long long)s->micro_batches);
+}
+
+/* What is proven of a few rounds holds for all: the depths are those of more rounds, and with them the whole schedule comes to its end. So
+ * billions of micro-batches take no more memory than a few. */
+static void test_many(void)
+{
+    static const int64_t rounds[] = {9, 10, 31, INT64_C(1000000007)};
+    for (int k = 0; k < 3 * 5 * 3; k++) {
+        struct mpp_schedule s = {(enum mpp_schedule_kind)(k % 3), 1 + k / 9, 1 + k / 3 % 3, 1};
+        struct mpp_arena *arena = mpp_arena_new();
+        struct mpp_diag *diag = mpp_diag_new(stderr);
+        if (s.kind != MPP_SCHEDULE_INTERLEAVED)
+            s.chunks = 1;
+        s.micro_batches = 8 * s.stages; /* these are looked at one by one */
+        struct mpp_transfers few = borders(&s, arena);
+        struct mpp_plan plan = {.n_stages = s.stages, .pipeline = s, .micro_batches = s.micro_batches};
+        bool ok = mpp_pipeline_verify(arena, diag, &plan, &few) == MPP_OK;
+        run_all_of(&s, &few, arena, diag);
+        for (int i = 0; i < 4; i++) {
+            s.micro_batches = rounds[i] * s.stages + (s.kind == MPP_SCHEDULE_INTERLEAVED ? 0 : i % s.stages);
+            struct mpp_transfers many = borders(&s, arena);
+            plan = (struct mpp_plan){.n_stages = s.stages, .pipeline = s, .micro_batches = s.micro_batches};
+            ok = ok && mpp_pipeline_verify(arena, diag, &plan, &many) == MPP_OK;
+            for (int l = 0; l < few.n && ok; l++)
+                ok = few.line[l].depth == many.line[l].depth;
+            check(ok, "%s, %d stages of %d chunks, %lld micro-batches: depths of a few", mpp_schedule_name(s.kind), s.stages, s.chunks, (long long)s.micro_batches);
+            if (rounds[i] < 100)
+                run_all_of(&s, &many, arena, diag);
+        }
+        mpp_diag_free(diag);
+        mpp_arena_free(arena);
+    }
+}
+
 int main(int argc, char **argv)
 {
     int n = argc > 1 ? atoi(argv[1]) : N_RANDOM;
@@ -629,6 +710,7 @@ int main(int argc, char **argv)
     test_refused("tests/data/models/skips.xml", 4, "a chunk of a stage reads ");
     test_verifier();
     test_depths(&state);
+    test_many();
     printf("%d passed, %d failed\n", passed, failed);
     return failed > 0 || passed == 0;
 }
