@@ -153,6 +153,12 @@ m("row-touch", "planner/solver_reduce.c",
 m("bound-high", "planner/solver_price.c",
   "int64_t cost, b = ev->value - mpp_solver_capacity_value(s, d->price);", "int64_t cost, b = ev->value;",
   "the priced bound forgets what the capacity is worth: it is too high", "solver")
+m("branch-count", "solver/branch.c",
+  "t->n_class - (int64_t)floor(s->count) - 1);", "t->n_class - (int64_t)floor(s->count) - 2);",
+  "of two branches on 12.4 layers one holds at most 12, the other at least 14", "branch")
+m("mixture-rows", "solver/master.c",
+  "if (!add_rows(r))", "if (!add_rows(r) || round >= 0)",
+  "times at which the mixture does not fit are not looked at", "branch")
 m("copy-each", "planner/solver.c",
   "            if (mark[t] == i + 1)\n                continue;\n            mark[t] = i + 1;\n",
   "            if (t == made)\n                continue;\n            mark[t] = i + 1;\n",
