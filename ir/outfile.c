@@ -52,6 +52,8 @@ struct mpp_outfile *mpp_outfile_replace(struct mpp_arena *arena, const char *pat
     if (there && (!S_ISREG(st.st_mode) || access(path, W_OK) != 0)) /* a link, a pipe; what may not be written */
         return create(arena, path, NULL);
     struct mpp_outfile *file = create(arena, mpp_arena_printf(arena, "%s.tmp-%ld", path, (long)getpid()), path);
+    if (!file && there && errno == EACCES) /* of a folder in which nothing may be made */
+        return create(arena, path, NULL);
     if (file && there)
         (void)!fchmod(fileno(file->stream), st.st_mode & 07777);
     return file;
