@@ -21,15 +21,27 @@ KINDS = {  # every kind of plan.json that there is
     "16 bits": dict(model=GPT, preset="gpt2-medium", gpus=8, cluster="dgx-a100", extra=["--precision", "bf16"]),
     "many nodes": dict(model=GPT, preset="gpt3-175b", gpus=1024, cluster="dgx-a100", fix="tp=8,pp=16,recompute=full",
                        extra=["--precision", "bf16"]),
-    "ended early": dict(model=GPT, preset="gpt2", gpus=8, cluster="dgx-a100", extra=["--time-limit", "0.05"]),
+    "ended early": dict(model=GPT, preset="gpt2", gpus=8, cluster="dgx-a100"),
     "masked": dict(model="models/bert.xml", preset="tiny", gpus=2),
 }
 made = {}
 
 
+def ended_early():
+    """With as much time as this machine needs to find a plan, but not to end the search."""
+    limit_s = 0.05
+    while True:
+        try:
+            return h.plan(**KINDS["ended early"], extra=["--time-limit", limit_s])
+        except h.Failure as e:
+            if "stopped before it found a plan" not in str(e) or limit_s > 30:
+                raise
+            limit_s *= 1.4
+
+
 def plan(kind):
     if kind not in made:
-        made[kind] = h.plan(**KINDS[kind])
+        made[kind] = ended_early() if kind == "ended early" else h.plan(**KINDS[kind])
     return made[kind]
 
 
