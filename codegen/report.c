@@ -39,21 +39,28 @@ static void head(const struct report *r)
     fputc('\n', r->out);
 }
 
+static void ended_early(const struct report *r)
+{
+    if (r->plan->stopped)
+        fprintf(r->out, "  the search was stopped by %s: this is the best plan so far\n", r->plan->stopped);
+}
+
 static void proof(const struct report *r)
 {
     const char *pins = mpp_report_pinned(r);
     double gap = 100 * r->plan->gap;
     bool several = r->plan->n_stages > 1 || r->plan->n_others > 0;
-    if (r->plan->objective_ps <= 0 || r->plan->bound_ps <= 0)
+    if (r->plan->objective_ps <= 0 || r->plan->bound_ps <= 0) {
+        ended_early(r);
         return;
+    }
     /* The gap is a part of this plan's time, how much slower it is a part of the fastest one's. */
     double slower = 100 * ((double)r->plan->objective_ps / (double)r->plan->bound_ps - 1);
     const char *claim = gap <= 0 ? "proven the fastest" : mpp_arena_printf(r->arena, "proven at most %s %% slower than the fastest",
                                                            mpp_report_percent(r->arena, slower));
     mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "%s by this cost model among all %s searched%s (gap %s %%)",
                                      claim, several ? "plans" : "meshes and micro-batch counts", pins, gap <= 0 ? "0" : mpp_report_percent(r->arena, gap)), true);
-    if (r->plan->stopped)
-        fprintf(r->out, "  the search was stopped by %s: this is the best plan so far\n", r->plan->stopped);
+    ended_early(r);
     const char *simulated = mpp_report_seconds(r->arena, (double)r->plan->simulated_ps * 1e-12);
     if (strcmp(simulated, mpp_report_seconds(r->arena, r->plan->predicted.step_s)) != 0)
         fprintf(r->out, "  event by event the schedule takes %s\n", simulated);
