@@ -27,8 +27,9 @@ static void lay_aside(void *arg)
         r.device->scratch[i] = NULL;
         r.device->scratch_bytes[i] = 0;
     }
+    bool idle = r.device->bucket.n == 0; /* else its thread left with sums that were begun */
     pthread_mutex_lock(&lock);
-    if (n_spare < MOST_SPARE) {
+    if (idle && n_spare < MOST_SPARE) {
         spare[n_spare++] = r.device;
         r.device = NULL;
     }
