@@ -119,7 +119,7 @@ static enum mpp_status make_dir(struct calibration *c)
 static enum mpp_status write_sources(struct calibration *c)
 {
     static const char nothing[] = "typedef int mpp_nothing_here;\n";
-    const char *makefile = mpp_emit_makefile(c->arena, "stage0.c plan.c kernels.c");
+    const char *makefile = mpp_emit_makefile(c->arena, "stage0.c plan.c kernels.c", NULL);
     const struct mpp_embedded_source *s = mpp_embedded_runtime;
     while (strcmp(s->path, "calibrate/measure.c"))
         s++;

@@ -63,7 +63,7 @@ static enum mpp_status write_shared(struct mpp_emit *e, struct mpp_lprog *const 
     MPP_TRY(write_text(e, dir, "kernels.h", kernels_h(e)));
     MPP_TRY(write_text(e, dir, "plan.c", mpp_emit_plan_c(e, progs)));
     MPP_TRY(write_text(e, dir, "plan.h", mpp_emit_plan_h(e)));
-    MPP_TRY(write_text(e, dir, "Makefile", mpp_emit_makefile(e->arena, mpp_text_string(&sources))));
+    MPP_TRY(write_text(e, dir, "Makefile", mpp_emit_makefile(e->arena, mpp_text_string(&sources), e->cluster ? &e->cluster->device : NULL)));
     MPP_TRY(mpp_emit_write_script(e->diag, e->arena, dir, "run.sh", mpp_emit_run_sh(e)));
     MPP_TRY(mpp_emit_write_script(e->diag, e->arena, dir, "run.sbatch", mpp_emit_run_sbatch(e)));
     return mpp_emit_runtime(e->diag, e->arena, dir);

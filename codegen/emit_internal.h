@@ -150,7 +150,8 @@ const char *mpp_emit_plan_c(struct mpp_emit *e, struct mpp_lprog *const *progs);
 const char *const *mpp_emit_transfer_names(struct mpp_arena *arena, const struct mpp_transfers *transfers); /* emit_transfer.c */
 void mpp_emit_transfers_h(struct mpp_emit *e, struct mpp_text *out);
 void mpp_emit_transfers_c(struct mpp_emit *e, struct mpp_lprog *const *progs, struct mpp_text *out);
-const char *mpp_emit_makefile(struct mpp_arena *arena, const char *sources); /* emit_makefile.c */
+/* emit_makefile.c; DEVICE: the plan's, NULL: no matter which. */
+const char *mpp_emit_makefile(struct mpp_arena *arena, const char *sources, const struct mpp_device *device);
 const char *mpp_emit_run_sh(struct mpp_emit *e);                             /* emit_launch.c; of any stage */
 const char *mpp_emit_run_sbatch(struct mpp_emit *e);
 enum mpp_status mpp_emit_runtime(struct mpp_diag *diag, struct mpp_arena *arena, const char *dir) MPP_CHECKED;

@@ -9,7 +9,7 @@ static const char head[] =
     "# make OPENMP=    one thread per device; compiled in where the compiler has it\n"
     "# make RUNTIME_BUILD=DIR     shares the compiled runtime between plans\n"
     "# make CC=clang CFLAGS=-O2   and so on\n"
-    "# make BACKEND=cuda CUDA_ARCH=sm_90       for GPUs (default: as the first one here, or sm_80): the CUDA toolkit,\n"
+    "# make BACKEND=cuda CUDA_ARCH=sm_90       for GPUs (default: as the first one here, or @ARCH@): the CUDA toolkit,\n"
     "#                 11.8 or later, with cuBLAS, and NCCL\n"
     "# make BACKEND=cuda CUDA_HOME=DIR NCCL_HOME=DIR     where they are, if not where nvcc is\n"
     "BACKEND ?= host\n"
@@ -27,7 +27,10 @@ static const char cuda[] =
     "KERNELS = kernels.cu\n"
     "GPU_HERE := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \\\n"
     "              sed -n '1s/^\\([0-9]*\\)\\.\\([0-9]*\\)$$/sm_\\1\\2/p')\n"
-    "CUDA_ARCH ?= $(or $(GPU_HERE),sm_80)\n"
+    "ifeq ($(GPU_HERE)$(CUDA_ARCH)$(CUDA_SHIM)$(filter clean,$(MAKECMDGOALS)),)\n"
+    "$(info BACKEND=cuda: no GPU is here, so it is built for @ARCH@@GPU@; another: CUDA_ARCH=sm_90)\n"
+    "endif\n"
+    "CUDA_ARCH ?= $(or $(GPU_HERE),@ARCH@)\n"
     "OPENMP =\n"
     "ifeq ($(CUDA_SHIM),)\n"
     "CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc)))\n"
@@ -53,6 +56,9 @@ static const char cuda[] =
     "endif\n"
     "ifeq ($(wildcard $(CUDA_HOME)/include/cublasLt.h),)\n"
     "$(error BACKEND=cuda: cuBLAS (cublasLt.h) is not in $(CUDA_HOME)/include; install the whole CUDA toolkit: CUDA_HOME=DIR)\n"
+    "endif\n"
+    "ifeq ($(wildcard $(CUDA_LIB)/libcublasLt.so* /usr/lib/*/libcublasLt.so*),)\n"
+    "$(error BACKEND=cuda: cuBLAS (libcublasLt.so) is not in $(CUDA_LIB); install the whole CUDA toolkit: CUDA_HOME=DIR)\n"
     "endif\n"
     "ifeq ($(wildcard $(NCCL_HOME)/include/nccl.h /usr/include/nccl.h),)\n"
     "$(error BACKEND=cuda: NCCL (nccl.h) is not here; install libnccl-dev, or say where it is: NCCL_HOME=DIR)\n"
@@ -114,6 +120,7 @@ static const char rules[] =
     "\n"
     "# What objects were built with; they are built again when it changes.\n"
     "BUILT_WITH = $(CC) $(LINK) $(CFLAGS) $(FLAGS) $(BACKEND_FLAGS) $(CXX_CUDA)\n"
+    "# KERNEL_FLAGS: of kernels.cu alone (runtime/cuda/measure.cuh); remove its object where they change.\n"
     "$(sort $(OUT)/built-with $(RUNTIME_BUILD)/built-with): FORCE\n"
     "\t@mkdir -p $(@D)\n"
     "\t@echo '$(BUILT_WITH)' | cmp -s - $@ || echo '$(BUILT_WITH)' > $@\n"
@@ -139,16 +146,34 @@ static const char rules[] =
     "\n"
     "build/cuda/kernels.o build/shim/kernels.o: kernels.cu $(wildcard *.h) $(HEADERS) $(OUT)/built-with\n"
     "\t@mkdir -p $(@D)\n"
-    "\t$(CXX_CUDA) -D_GNU_SOURCE -I. -Iruntime $(BACKEND_FLAGS) -c $< -o $@\n"
+    "\t$(CXX_CUDA) $(KERNEL_FLAGS) -D_GNU_SOURCE -I. -Iruntime $(BACKEND_FLAGS) -c $< -o $@\n"
     "\n"
     "clean:\n"
     "\trm -rf build trainer\n"
     "\n"
     ".PHONY: clean FORCE\n";
 
-const char *mpp_emit_makefile(struct mpp_arena *arena, const char *sources)
+/* TEXT with what stands for each name of the list, {name, value, ..., NULL}. */
+static const char *filled(struct mpp_arena *arena, const char *text, const char *const *list)
 {
-    static const char mark[] = "@SOURCES@";
-    const char *at = strstr(head, mark);
-    return mpp_arena_printf(arena, "%.*s%s%s%s%s", (int)(at - head), head, sources, at + strlen(mark), cuda, rules);
+    struct mpp_text out = {.arena = arena};
+    while (*text) {
+        int k = 0;
+        while (list[k] && strncmp(text, list[k], strlen(list[k])) != 0)
+            k += 2;
+        int n = list[k] ? (int)strlen(list[k]) : 1;
+        mpp_text_add(&out, "%.*s", list[k] ? (int)strlen(list[k + 1]) : 1, list[k] ? list[k + 1] : text);
+        text += n;
+    }
+    return mpp_text_string(&out);
+}
+
+const char *mpp_emit_makefile(struct mpp_arena *arena, const char *sources, const struct mpp_device *device)
+{
+    bool known = device && device->arch; /* its name may be anything: only what neither make nor a shell reads is shown */
+    const char *name = known ? device->name : "";
+    bool plain = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") == strlen(name);
+    const char *const list[] = {"@SOURCES@", sources, "@ARCH@", known ? device->arch : "sm_80",
+                                "@GPU@", known && plain ? mpp_arena_printf(arena, ", the plan's %s", name) : "", NULL};
+    return mpp_arena_printf(arena, "%s%s%s", filled(arena, head, list), filled(arena, cuda, list), rules);
 }

@@ -242,8 +242,9 @@ static void add_stage(struct mpp_emit *e, struct mpp_text *out, int n_tensors, i
     mpp_text_add(out, "};\n");
     mpp_text_add(out, "\nconst struct mpp_stage %s = {\n", e->name);
     add_mesh(e, out);
-    mpp_text_add(out, "    .arena_bytes = %lld,\n    .workspace_offset = %lld,\n    .workspace_bytes = %lld,\n",
-                 (long long)p->arena_bytes, (long long)p->workspace_offset, (long long)p->workspace_bytes);
+    mpp_text_add(out, "    .arena_bytes = %lld,\n    .workspace_offset = %lld,\n    .workspace_bytes = %lld,\n    .beside_bytes = %lld,\n",
+                 (long long)p->arena_bytes, (long long)p->workspace_offset, (long long)p->workspace_bytes,
+                 (long long)p->memory.beside.own_bytes);
     mpp_text_add(out, "    .n_tensors = %d,\n    .tensors = %s,\n    .n_inputs = %d,\n    .inputs = %s,\n", n_tensors,
                  n_tensors ? "tensors" : "NULL", n_inputs, n_inputs ? "inputs" : "NULL");
     add_loss(e, out);

@@ -13,11 +13,13 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* All stages; their memory is noted. Returns by how many bytes the largest arena exceeds USABLE. */
-static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_diag *diag, int64_t usable, bool keep,
+/* All stages; their memory is noted. Returns by how many bytes the fullest device's arena, and what lies beside it and is no more than
+ * the reserve, exceeds what is usable. */
+static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_cluster *cluster, bool keep,
                                     struct mpp_fitted *f, int64_t *out_over)
 {
     struct mpp_plan *plan = f->plan;
+    int64_t usable = mpp_device_usable_bytes(&cluster->device);
     MPP_TRY(mpp_transfers_plan(arena, diag, plan, &f->transfers));
     MPP_TRY(mpp_pipeline_verify(arena, diag, plan, f->transfers));
     f->progs = mpp_arena_array(arena, plan->n_stages, struct mpp_lprog *);
@@ -26,8 +28,10 @@ static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_diag *di
         struct mpp_lprog *prog;
         struct mpp_arena *room = keep || plan->n_stages == 1 ? arena : mpp_arena_scratch(arena);
         MPP_TRY(mpp_lower(room, plan->stages[i].graph, plan, i, f->transfers, usable, &prog));
+        mpp_beside_price(cluster, &prog->memory.beside);
         plan->stages[i].memory = prog->memory;
-        *out_over = prog->arena_bytes - usable > *out_over ? prog->arena_bytes - usable : *out_over;
+        int64_t over = prog->arena_bytes + mpp_beside_over(cluster, &prog->memory.beside) - usable;
+        *out_over = over > *out_over ? over : *out_over;
         if (room == arena)
             f->progs[i] = prog;
         else
@@ -40,7 +44,7 @@ static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_diag *di
 struct layout {
     struct mpp_arena *arena;
     struct mpp_diag *diag;
-    int64_t usable;
+    const struct mpp_cluster *cluster;
     const struct mpp_plan *plan;  /* whose transfers these are */
     struct mpp_transfers *transfers;
 };
@@ -54,9 +58,14 @@ static enum mpp_status lay_out(void *context, const struct mpp_plan *plan, int s
     }
     l->plan = plan;
     struct mpp_arena *scratch = mpp_arena_scratch(l->arena);
+    *out_bytes = 0;
     struct mpp_lprog *prog;
-    enum mpp_status st = mpp_lower(scratch, plan->stages[stage].graph, plan, stage, l->transfers, l->usable, &prog);
-    *out_bytes = st == MPP_OK ? prog->arena_bytes : 0;
+    enum mpp_status st = mpp_lower(scratch, plan->stages[stage].graph, plan, stage, l->transfers,
+                                   mpp_device_usable_bytes(&l->cluster->device), &prog);
+    if (st == MPP_OK) {
+        mpp_beside_price(l->cluster, &prog->memory.beside);
+        *out_bytes = prog->arena_bytes + mpp_beside_over(l->cluster, &prog->memory.beside);
+    }
     mpp_arena_free(scratch);
     return st;
 }
@@ -95,7 +104,7 @@ static enum mpp_status fit(struct mpp_arena *arena, struct mpp_diag *diag, struc
 {
     int64_t usable = mpp_device_usable_bytes(&cluster->device), over = 0;
     int64_t bound_ps = INT64_MAX;     /* of the search in all the room there is: less room proves nothing more */
-    struct layout layout = {arena, diag, usable, NULL, NULL};
+    struct layout layout = {arena, diag, cluster, NULL, NULL};
     struct mpp_plan_options o = *options;
     o.capacity_bytes = usable;
     o.room = lay_out;
@@ -116,7 +125,7 @@ static enum mpp_status fit(struct mpp_arena *arena, struct mpp_diag *diag, struc
         MPP_TRY(mpp_plan_derive(arena, diag, graph, cluster, out->plan));
         out->plan_s += now_s() - start;
         start = now_s();
-        MPP_TRY(lower_stages(arena, diag, usable, keep, out, &over));
+        MPP_TRY(lower_stages(arena, diag, cluster, keep, out, &over));
         out->lower_s += now_s() - start;
         if (over <= 0)
             return MPP_OK;

@@ -573,5 +573,6 @@ enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph
             break;
         }
     }
+    mpp_beside_plan(arena, plan, stage, transfers, *out, &(*out)->memory.beside);
     return MPP_OK;
 }

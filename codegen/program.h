@@ -201,6 +201,15 @@ enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph
                           int stage, const struct mpp_transfers *transfers, int64_t capacity_bytes,
                           struct mpp_lprog **out) MPP_CHECKED;
 
+/* What a GPU takes beside the arena of stage STAGE, whose program is PROG: bounds from shapes, and how many communicators (beside.c).
+ * mpp_lower has called it. ARENA: for scratch. */
+void mpp_beside_plan(struct mpp_arena *arena, const struct mpp_plan *plan, int stage, const struct mpp_transfers *transfers,
+                     const struct mpp_lprog *prog, struct mpp_beside *out);
+/* Adds what CLUSTER says of it: NCCL's buffers and the driver's context. */
+void mpp_beside_price(const struct mpp_cluster *cluster, struct mpp_beside *b);
+/* Bytes by which B (priced) exceeds the part of a device's memory that no plan may fill: so much less room has an arena. */
+int64_t mpp_beside_over(const struct mpp_cluster *cluster, const struct mpp_beside *b);
+
 /* The buffer that owns the memory REF means (through aliases and neighbours), with its layer; -1 where it is plain.
  * REF names a layer where its buffer is layered. In memory.c. */
 struct mpp_bufref mpp_buffer_owner(const struct mpp_lprog *prog, struct mpp_bufref ref);

@@ -211,6 +211,25 @@ static const char *time_row(const struct report *r, const struct row *row)
     return mpp_arena_printf(r->arena, "%-17s %-*.*s %5s %%", row->name, BAR, n, bar, part);
 }
 
+/* What else of a GPU's memory is taken. */
+static void beside(const struct report *r, const struct mpp_memory *m)
+{
+    const struct mpp_beside *b = &m->beside;
+    int n = b->groups + b->pairs;
+    const struct {
+        const char *name;
+        int64_t bytes;
+    } parts[] = {{"cuBLASLt's workspace", b->workspace}, {"sums and rows of kernels", b->kernels}, {"packed collectives", b->packing},
+                 {"packed messages", b->messages}, {mpp_arena_printf(r->arena, "buffers of %d NCCL communicator%s about", n, n == 1 ? "" : "s"), b->nccl}, {"the driver's context about", b->context}};
+    struct mpp_text s = {.arena = r->arena};
+    if (!b->on_gpu)
+        return;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (parts[i].bytes > 0)
+            mpp_text_add(&s, "%s%s %s", s.n ? ", " : "", parts[i].name, mpp_report_bytes(r, parts[i].bytes));
+    mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "beside the arena at most %s: %s", mpp_report_bytes(r, b->bytes), mpp_text_string(&s)), true);
+}
+
 static void costs(const struct report *r)
 {
     const struct mpp_prediction *p = &r->plan->predicted;
@@ -244,6 +263,7 @@ static void costs(const struct report *r)
                         : mpp_arena_printf(r->arena, "below %s", mpp_report_thousands(r->arena, m->live_bound_bytes));
     mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "arena %s bytes per device; no arena of this program can be %s",
                                      mpp_report_thousands(r->arena, m->arena_bytes), least), true);
+    beside(r, m);
 }
 
 static struct report begin(const struct mpp_graph *graph, const struct mpp_cluster *cluster, const struct mpp_plan *plan,

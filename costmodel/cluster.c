@@ -259,6 +259,7 @@ static void read_tuning(struct loader *l, double latency_s)
     const char *name = mpp_xml_get(l->root, "tuning");
     const char *known[16];
     int n = 0, rings = 0;
+    int64_t channels = 0;
     struct mpp_xml *root;
     const struct mpp_embedded *e = mpp_embedded_tunings;
     for (; e->name && n < COUNT(known); e++)
@@ -270,7 +271,11 @@ static void read_tuning(struct loader *l, double latency_s)
                        mpp_device_list(l->arena, known, n), mpp_diag_hint(l->diag, name, known, n));
     else if (name && mpp_xml_parse(l->arena, l->diag, mpp_arena_printf(l->arena, "builtin:tunings/%s.xml", name),
                                    e->text, e->size, &root) == MPP_OK)
+    {
         read_protocols(l, root, latency_s, latency_s);
+        channels = mpp_fields_whole(l->diag, root, "channels", 1, MPP_CLUSTER_MAX_CHANNELS, 0);
+    }
+    l->c->channels = (int)mpp_fields_whole(l->diag, l->root, "channels", 1, MPP_CLUSTER_MAX_CHANNELS, channels);
     read_protocols(l, l->root, latency_s, 0);
     for (int i = 0; i < l->c->n_protocols; i++)
         rings += l->c->protocols[i].algorithm == MPP_ALGORITHM_RING;
@@ -360,7 +365,7 @@ bool mpp_cluster_resize(const struct mpp_cluster *cluster, int n_devices, struct
 static enum mpp_status read_cluster(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_xml *root,
                                     int64_t n_devices, struct mpp_cluster **out)
 {
-    static const char *const names[] = {"name", "device", "devices_per_node", "nodes", "tuning", "source"};
+    static const char *const names[] = {"name", "device", "devices_per_node", "nodes", "tuning", "channels", "source"};
     static const char *const inside[] = {"device", "shared", "switch", "mesh", "pcie", "network", "protocol"};
     int before = mpp_diag_errors(diag);
     struct mpp_cluster *c = mpp_arena_array(arena, 1, struct mpp_cluster);

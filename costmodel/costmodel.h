@@ -24,6 +24,7 @@
 #define MPP_CLUSTER_MAX_DEVICES 65536
 #define MPP_CLUSTER_MESH_DEVICES 8      /* devices of a node whose links are given as a matrix */
 #define MPP_CLUSTER_MAX_PROTOCOLS 12
+#define MPP_CLUSTER_MAX_CHANNELS 64     /* NCCL's most */
 
 /* Devices. */
 
@@ -72,8 +73,10 @@ struct mpp_memory_point {
 
 struct mpp_device {
     const char *name;
+    const char *arch;                  /* "sm_80", as nvcc names it; NULL: no GPU of CUDA's */
     int64_t mem_bytes;                 /* nominal size */
     double mem_usable;                 /* the fraction a plan may fill */
+    int64_t context_bytes;             /* of the rest, the driver's and its libraries'; 0: not known */
     double mem_bytes_per_s;
     int n_memory_points;               /* by bytes, ascending; times between them are interpolated */
     const struct mpp_memory_point *memory_points;
@@ -157,6 +160,7 @@ struct mpp_cluster {
     double device_network_bytes_per_s; /* what one device alone drives */
     bool network_reduces;              /* the network's switches can reduce (SHARP) */
     bool nvls, exchanges;              /* there is a protocol of that algorithm */
+    int channels;                      /* of an NCCL communicator; 0: not known */
     int n_protocols;
     struct mpp_protocol protocols[MPP_CLUSTER_MAX_PROTOCOLS];
 };

@@ -41,7 +41,7 @@ static void read_memory_points(struct mpp_arena *arena, struct mpp_diag *diag, c
 static void read_memory(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_xml *device,
                         struct mpp_device *out)
 {
-    static const char *const names[] = {"bytes", "usable", "bytes_per_s", "source"};
+    static const char *const names[] = {"bytes", "usable", "context_bytes", "bytes_per_s", "source"};
     static const char *const inside[] = {"point"};
     const struct mpp_xml *memory = mpp_fields_child(diag, device, "memory", 1);
     if (!memory)
@@ -55,8 +55,24 @@ static void read_memory(struct mpp_arena *arena, struct mpp_diag *diag, const st
     }
     out->mem_bytes = (int64_t)bytes;
     out->mem_usable = mpp_fields_number(diag, memory, "usable", MPP_NUMBER_FRACTION, 1);
+    double context = mpp_fields_number(diag, memory, "context_bytes", MPP_NUMBER_NOT_NEGATIVE, 0);
+    if (context >= bytes)
+        mpp_diag_error(diag, memory->loc, "<memory context_bytes=\"%s\"> leaves nothing of the memory", mpp_xml_get(memory, "context_bytes"));
+    else
+        out->context_bytes = (int64_t)context;
     out->mem_bytes_per_s = mpp_fields_number(diag, memory, "bytes_per_s", MPP_NUMBER_POSITIVE, MPP_FIELDS_REQUIRED);
     read_memory_points(arena, diag, memory, out);
+}
+
+/* "sm_80": it is written into Makefiles. NULL: there is none. */
+static const char *read_arch(struct mpp_diag *diag, const struct mpp_xml *device)
+{
+    const char *arch = mpp_xml_get(device, "arch");
+    if (arch && (strncmp(arch, "sm_", 3) != 0 || strlen(arch) < 5 || strlen(arch) > 6 || strspn(arch + 3, "0123456789") != strlen(arch + 3))) {
+        mpp_diag_error(diag, device->loc, "<device arch=\"%s\"> is no GPU architecture; write one as nvcc does: \"sm_80\"", arch);
+        return NULL;
+    }
+    return arch;
 }
 
 static void read_peaks(struct mpp_diag *diag, const struct mpp_xml *device, struct mpp_device *out)
@@ -155,12 +171,13 @@ static void read_kernels(struct mpp_arena *arena, struct mpp_diag *diag, const s
 void mpp_device_read(struct mpp_arena *arena, struct mpp_diag *diag, const struct mpp_xml *node,
                      struct mpp_device *out)
 {
-    static const char *const names[] = {"name", "source"};
+    static const char *const names[] = {"name", "arch", "source"};
     static const char *const inside[] = {"memory", "peak", "kernel", "gemm"};
     *out = (struct mpp_device){0};
     mpp_fields_known(diag, node, names, COUNT(names));
     mpp_fields_children(diag, node, inside, COUNT(inside));
     out->name = mpp_fields_string(diag, node, "name");
+    out->arch = read_arch(diag, node);
     read_memory(arena, diag, node, out);
     read_peaks(diag, node, out);
     read_kernels(arena, diag, node, out);

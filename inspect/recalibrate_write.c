@@ -58,9 +58,13 @@ static void put_device(FILE *out, const struct mpp_device *d, const char *source
     static const char *const precisions[MPP_PRECISION_COUNT] = {"f64", "f32", "tf32", "f16", "bf16"};
     fputs("  <device", out);
     put_attr(out, "name", d->name);
+    if (d->arch)
+        put_attr(out, "arch", d->arch);
     put_attr(out, "source", source);
     fprintf(out, ">\n    <memory bytes=\"%lld\"", (long long)d->mem_bytes);
     put_number(out, "usable", d->mem_usable);
+    if (d->context_bytes > 0)
+        fprintf(out, " context_bytes=\"%lld\"", (long long)d->context_bytes);
     put_number(out, "bytes_per_s", d->mem_bytes_per_s);
     fputs(">\n", out);
     for (int i = 0; i < d->n_memory_points; i++) {
@@ -178,6 +182,8 @@ void mpp_recalibrate_write(FILE *out, const struct mpp_cluster *c, const char *s
         fprintf(out, " devices_per_node=\"%d\"", c->devices_per_node);
     if (bounded)
         fprintf(out, " nodes=\"%d\"", nodes);
+    if (c->channels > 0)
+        fprintf(out, " channels=\"%d\"", c->channels);
     put_attr(out, "source", source);
     fputs(">\n", out);
     put_device(out, c->cores > 0 ? &c->core : &c->device, source);

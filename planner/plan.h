@@ -50,11 +50,24 @@ struct mpp_comm {
     int repeat, index;            /* layer, -1: none */
 };
 
+struct mpp_beside {               /* bytes of a GPU that a stage takes beside its arena, at most; codegen/beside.c */
+    int64_t workspace;            /* cuBLASLt's */
+    int64_t kernels;              /* sums and rows that kernels keep */
+    int64_t packing;              /* of what collectives send and receive */
+    int64_t messages;             /* of other stages, packed */
+    int64_t own_bytes;            /* of these: what the trainer allocates itself */
+    int groups, groups_of_two, pairs; /* NCCL's communicators: of axes (all, and of these those of two ranks), and of messages */
+    int64_t nccl, context;        /* their buffers, the driver's context: about */
+    int64_t bytes;                /* all of it */
+    bool on_gpu;                  /* the cluster's devices are GPUs */
+};
+
 struct mpp_memory {               /* bytes per device, padded shards, at the fullest moment; filled by lowering */
     int64_t parameters, gradients, optimizer, activations, inputs, workspace;
     int64_t gaps;                 /* of the arena that nothing fills at that moment: all seven sum to arena_bytes */
     int64_t arena_bytes;          /* allocated */
     int64_t live_bound_bytes;     /* most bytes alive at once: no arena can be smaller */
+    struct mpp_beside beside;
 };
 
 struct mpp_prediction {           /* seconds per step; of a stage: what its devices are busy with */

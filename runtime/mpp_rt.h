@@ -196,6 +196,7 @@ struct mpp_stage {
     int n_axes, axis_size[MPP_MAX_AXES];   /* the mesh of its devices */
     const char *axis_name[MPP_MAX_AXES];
     int64_t arena_bytes, workspace_offset, workspace_bytes;
+    int64_t beside_bytes;                  /* what a GPU's trainer allocates beside the arena, at most; 0: not known */
     int n_tensors;
     const struct mpp_tensor *tensors;
     int n_inputs;

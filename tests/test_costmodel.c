@@ -502,6 +502,9 @@ static const struct bad bad[] = {
     {WITH_DEVICE(DEVICE_HEAD "<memory bytes='0' bytes_per_s='1e9'/>" PEAK REST "</device>"), "above zero", 3, 0},
     {WITH_DEVICE(DEVICE_HEAD "<memory bytes='16GB' bytes_per_s='1e9'/>" PEAK REST "</device>"), "80GiB", 3, 0},
     {WITH_DEVICE(DEVICE_HEAD "<memory bytes='1e20' bytes_per_s='1e9'/>" PEAK REST "</device>"), "too large", 3, 0},
+    {WITH_DEVICE("<device name='d' arch='sm_8x'>" MEMORY PEAK REST "</device>"), "write one as nvcc does", 3, 0},
+    {WITH_DEVICE("<device name='d' arch='sm_80; echo'>" MEMORY PEAK REST "</device>"), "is no GPU architecture", 3, 0},
+    {WITH_DEVICE(DEVICE_HEAD "<memory bytes='1e9' context_bytes='1e9' bytes_per_s='1e9'/>" PEAK REST "</device>"), "leaves nothing", 3, 0},
     {WITH_DEVICE(DEVICE_HEAD "<memory bytes='1' usable='2' bytes_per_s='1e9'/>" PEAK REST "</device>"), "at most 1", 3,
      0},
     {WITH_DEVICE(DEVICE_HEAD "<memory bytes='1' bytes_per_s='1e9'><point bytes='2' efficiency='1'/>\n"

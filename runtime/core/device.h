@@ -42,6 +42,9 @@ void mpp_device_get(struct mpp_rank *r, void *to, const void *from_device, size_
 /* Waits until all that R has begun is done: before clocks are read and ranks told of it. */
 void mpp_device_synchronize(struct mpp_rank *r);
 
+/* All ranks call after the last step: what their devices took, for the trainer's last lines. False: there is nothing to tell. */
+bool mpp_device_conclude(struct mpp_rank *r, char *text, size_t n);
+
 /* For the trainer's first lines, of every rank alike: "2 threads each". Returns TEXT. */
 const char *mpp_device_describe(const struct mpp_rank *r, char *text, size_t n);
 

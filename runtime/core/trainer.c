@@ -110,7 +110,7 @@ static void print_mesh(const struct mpp_stage *stage, char *out, size_t out_byte
 static void announce(const struct mpp_rank *r)
 {
     const struct mpp_program *p = r->program;
-    char arena[32], mesh[96], micro_batches[64], device[64];
+    char arena[32], mesh[96], micro_batches[64], device[128];
     (void)snprintf(micro_batches, sizeof micro_batches, "batch %lld in %d micro-batch%s", (long long)p->batch, p->micro_batches,
                    p->micro_batches == 1 ? "" : "es");
     (void)mpp_device_describe(r, device, sizeof device);
@@ -452,8 +452,12 @@ static void run(struct mpp_rank *r)
     }
     if (r->trace != NULL)
         mpp_agree(r, mpp_trace_write(r, job->options->profile, &error), &error);
+    char device[256];
+    bool more = mpp_device_conclude(r, device, sizeof device);
     if (r->rank == 0)
         conclude(r);
+    if (r->rank == 0 && more)
+        printf("%s\n", device);
     mpp_device_synchronize(r);
     r->transport->ops->barrier(r, MPP_WORLD); /* nobody lets go of a device that others' last sums still read */
 }

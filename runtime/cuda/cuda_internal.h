@@ -71,6 +71,7 @@ struct mpp_device {
     struct mpp_step_factors *factors;     /* on the device; made by mpp_loss_scale */
     const float *skipped;                 /* the device's count of skipped steps; NULL: r->skipped tells */
     int64_t outside_bytes;                /* allocated beside the arena */
+    char others[192];                     /* that held memory of the GPU when this rank came (nvml.h) */
 };
 
 /* The rank's stream of kernels; the default stream where it has no device. */
@@ -99,6 +100,13 @@ void mpp_nccl_check(const struct mpp_rank *r, unsigned mask, ncclComm_t comm, nc
 #define MPP_BLAS_CHECK(r, call) mpp_blas_check(r, call, #call)
 #define MPP_NCCL_CHECK(r, mask, comm, call) mpp_nccl_check(r, mask, comm, call, #call)
 
+/* Device memory as *OUT: MPP_EXIT_SYSTEM and what was wanted, what is free and what the plan counts, where there is not enough. */
+struct mpp_error;
+int mpp_cuda_allocate(struct mpp_rank *r, void **out, size_t bytes, const char *what, struct mpp_error *error);
+
+/* A note of other processes on the rank's GPU; errors repeat it. */
+void mpp_cuda_note_others(struct mpp_rank *r);
+
 /* At least BYTES of device memory, valid until the next call with this KIND; aligned as cudaMalloc's. */
 void *mpp_cuda_scratch(struct mpp_rank *r, enum mpp_scratch kind, size_t bytes);
 
@@ -110,9 +118,9 @@ void mpp_columns_finish(struct mpp_rank *r, int64_t rows, int64_t cols, const do
 
 /* gemm.c; NULL: out of memory; freed by free(). */
 struct mpp_products *mpp_products_new(void);
+bool mpp_products_tf32(const struct mpp_products *p);
 
 /* GPU ORDINAL with all but an arena and communicators: r->device. What was made is mpp_device_detach's, after a failure too. */
-struct mpp_error;
 int mpp_device_attach(struct mpp_rank *r, int ordinal, struct mpp_error *error);
 void mpp_device_detach(struct mpp_rank *r);
 

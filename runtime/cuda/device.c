@@ -8,7 +8,6 @@
 #include "core/device.h"
 #include "core/job.h"
 #include "core/options.h"
-#include "core/progress.h"
 #include "core/transport.h"
 #include "cuda/cuda_internal.h"
 
@@ -116,23 +115,6 @@ static int choose_gpu(const struct mpp_rank *r, int *ordinal_out, struct mpp_err
 
 /* ---- opening and closing ------------------------------------------------------------------------------------- */
 
-static int allocate(struct mpp_rank *r, void **out, size_t bytes, const char *what, struct mpp_error *error)
-{
-    cudaError_t code = cudaMalloc(out, bytes);
-    if (code == cudaSuccess)
-        return MPP_EXIT_OK;
-    size_t available = 0, total = 0;
-    char wanted[32], left[32], all[32];
-    (void)cudaGetLastError();
-    (void)cudaMemGetInfo(&available, &total);
-    mpp_bytes_print((int64_t)bytes, wanted, sizeof wanted);
-    mpp_bytes_print((int64_t)available, left, sizeof left);
-    mpp_bytes_print((int64_t)total, all, sizeof all);
-    return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d, GPU %d (%s): out of memory: %s of %zu bytes (%s) where %zu bytes (%s) of %s "
-                         "are free: %s", r->rank, r->device->ordinal, r->device->name, what, bytes, wanted, available, left, all,
-                         cudaGetErrorString(code));
-}
-
 /* One of cuBLASLt's or CUDA's calls that make things. */
 static int made(const struct mpp_rank *r, bool ok, const char *call, struct mpp_error *error)
 {
@@ -157,9 +139,9 @@ static int make_handles(struct mpp_rank *r, struct mpp_error *error)
     if (code == MPP_EXIT_OK)
         code = made(r, d->products != NULL, "making a table of products", error);
     if (code == MPP_EXIT_OK)
-        code = allocate(r, &d->blas_workspace, MPP_BLAS_WORKSPACE_BYTES, "cuBLASLt's workspace", error);
+        code = mpp_cuda_allocate(r, &d->blas_workspace, MPP_BLAS_WORKSPACE_BYTES, "cuBLASLt's workspace", error);
     if (code == MPP_EXIT_OK)
-        code = allocate(r, (void **)&d->factors, sizeof *d->factors, "a step's factors", error);
+        code = mpp_cuda_allocate(r, (void **)&d->factors, sizeof *d->factors, "a step's factors", error);
     d->outside_bytes = MPP_BLAS_WORKSPACE_BYTES + (int64_t)sizeof *d->factors;
     return code;
 }
@@ -172,12 +154,15 @@ int mpp_device_attach(struct mpp_rank *r, int ordinal, struct mpp_error *error)
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: out of memory", r->rank);
     r->device = d;
     d->ordinal = ordinal;
-    cudaError_t code = cudaSetDevice(ordinal);
+    cudaError_t code = cudaGetDeviceProperties(&about, ordinal);
     if (code == cudaSuccess)
-        code = cudaGetDeviceProperties(&about, ordinal);
+        (void)snprintf(d->name, sizeof d->name, "%s", about.name);
+    if (code == cudaSuccess && r->impl != NULL) /* before this process has anything there */
+        mpp_cuda_note_others(r);
+    if (code == cudaSuccess)
+        code = cudaSetDevice(ordinal);
     if (code != cudaSuccess)
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d, GPU %d: %s", r->rank, ordinal, cudaGetErrorString(code));
-    (void)snprintf(d->name, sizeof d->name, "%s", about.name);
     return make_handles(r, error);
 }
 
@@ -190,7 +175,7 @@ int mpp_device_open(struct mpp_rank *r, struct mpp_error *error)
     if (code == MPP_EXIT_OK)
         code = mpp_device_attach(r, ordinal, error);
     if (code == MPP_EXIT_OK)
-        code = allocate(r, (void **)&r->arena, bytes, "an arena", error);
+        code = mpp_cuda_allocate(r, (void **)&r->arena, bytes, "an arena", error);
     if (code != MPP_EXIT_OK)
         return code;
     r->n_threads = 1;
@@ -239,26 +224,6 @@ void mpp_device_close(struct mpp_rank *r)
     mpp_device_detach(r);
     (void)cudaFree(arena);
     r->arena = NULL;
-}
-
-void *mpp_cuda_scratch(struct mpp_rank *r, enum mpp_scratch kind, size_t bytes)
-{
-    struct mpp_device *d = r->device;
-    if (bytes <= d->scratch_bytes[kind])
-        return d->scratch[kind];
-    struct mpp_error error;
-    MPP_CUDA_CHECK(r, cudaStreamSynchronize(d->compute));
-    MPP_CUDA_CHECK(r, cudaStreamSynchronize(d->communication));
-    MPP_CUDA_CHECK(r, cudaFree(d->scratch[kind]));
-    d->outside_bytes -= (int64_t)d->scratch_bytes[kind];
-    d->scratch[kind] = NULL;
-    d->scratch_bytes[kind] = 0;
-    int code = allocate(r, &d->scratch[kind], bytes, "room for sums and messages", &error);
-    if (code != MPP_EXIT_OK)
-        mpp_fail(r, code, "%s", error.text);
-    d->scratch_bytes[kind] = bytes;
-    d->outside_bytes += (int64_t)bytes;
-    return d->scratch[kind];
 }
 
 void mpp_device_abandon(struct mpp_rank *r)
@@ -327,6 +292,6 @@ void mpp_device_synchronize(struct mpp_rank *r)
 
 const char *mpp_device_describe(const struct mpp_rank *r, char *text, size_t n)
 {
-    (void)snprintf(text, n, "%s each", r->device->name);
+    (void)snprintf(text, n, "%s each%s", r->device->name, mpp_products_tf32(r->device->products) ? ", products of f32 in TF32" : "");
     return text;
 }

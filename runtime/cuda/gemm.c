@@ -42,6 +42,11 @@ struct mpp_products *mpp_products_new(void)
     return p;
 }
 
+bool mpp_products_tf32(const struct mpp_products *p)
+{
+    return p->tf32;
+}
+
 /* ---- cuBLASLt's descriptions ----------------------------------------------------------------------------- */
 
 struct description {

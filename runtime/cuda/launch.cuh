@@ -49,6 +49,15 @@ enum {
 #define MPP_LAUNCH(r, kernel, grid, block, shared_bytes, ...) \
     MPP_LAUNCH_ON(r, mpp_stream(r), kernel, grid, block, shared_bytes, __VA_ARGS__)
 
+#if defined MPP_MEASURE_KERNELS && !defined MPP_CUDA_SHIM
+#include "cuda/measure.cuh"
+#define MPP_MEASURE_BEGIN(r, stream) struct mpp_measure mpp_the_measure = mpp_measure_begin(r, stream)
+#define MPP_MEASURE_END(r, kernel) mpp_measure_end(r, mpp_the_measure, kernel)
+#else
+#define MPP_MEASURE_BEGIN(r, stream) (void)0
+#define MPP_MEASURE_END(r, kernel) (void)0
+#endif
+
 #ifdef MPP_CUDA_SHIM
 #define MPP_LAUNCH_ON(r, stream, kernel, grid, block, shared_bytes, ...)                                              \
     do {                                                                                                              \
@@ -61,8 +70,10 @@ enum {
     do {                                                                                                              \
         const dim3 mpp_the_grid(grid);                                                                                \
         if (mpp_the_grid.x > 0 && mpp_the_grid.y > 0 && mpp_the_grid.z > 0) {                                         \
+            MPP_MEASURE_BEGIN(r, stream);                                                                             \
             (kernel)<<<mpp_the_grid, block, shared_bytes, stream>>>(__VA_ARGS__);                                     \
             mpp_cuda_check(r, cudaGetLastError(), #kernel);                                                           \
+            MPP_MEASURE_END(r, #kernel);                                                                              \
         }                                                                                                             \
     } while (0)
 /* The block's dynamic shared memory, 16-byte aligned. */
@@ -89,7 +100,11 @@ static inline unsigned mpp_grid(int64_t n, int64_t per_block)
 #define MPP_COUNT(read, written) (mpp_shim_counts ? mpp_shim_count((int64_t)(read), (int64_t)(written)) : (void)0)
 #define MPP_ALIGNED(at, bytes) ((uintptr_t)(at) % ((bytes) < 16 ? (bytes) : 16) ? mpp_shim_unaligned() : (void)0)
 #else
+#if defined MPP_MEASURE_KERNELS && defined MPP_COUNT_BYTES
+#define MPP_COUNT(read, written) mpp_measure_count((int64_t)(read) + (int64_t)(written))
+#else
 #define MPP_COUNT(read, written) (void)0
+#endif
 #define MPP_ALIGNED(at, bytes) (void)0
 #endif
 

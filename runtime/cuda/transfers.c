@@ -147,7 +147,8 @@ static void make_room(struct mpp_rank *r, struct channel *c)
         MPP_CUDA_CHECK(r, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
     if (!c->packed)
         return;
-    MPP_CUDA_CHECK(r, cudaMalloc((void **)&c->room, (size_t)bytes));
+    struct mpp_error error;
+    leave(r, mpp_cuda_allocate(r, (void **)&c->room, (size_t)bytes, "room for packed messages", &error), &error);
     r->device->outside_bytes += bytes;
 }
 

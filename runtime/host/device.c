@@ -82,6 +82,14 @@ void mpp_device_synchronize(struct mpp_rank *r)
     (void)r;
 }
 
+bool mpp_device_conclude(struct mpp_rank *r, char *text, size_t n)
+{
+    (void)r;
+    (void)text;
+    (void)n;
+    return false;
+}
+
 const char *mpp_device_describe(const struct mpp_rank *r, char *text, size_t n)
 {
     (void)snprintf(text, n, "%d thread%s each", r->n_threads, r->n_threads == 1 ? "" : "s");

@@ -1,6 +1,7 @@
 /* cublaslt.cpp - cublasLtMatmul by sgemm. 16-bit matrices are widened first, and the product rounded once. */
 #include <cblas.h>
 #include <cublasLt.h>
+#include <cuda_runtime.h>
 #include <new>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@ struct mpp_shim_blas {
 
 struct mpp_shim_matmul {
     int transpose_a, transpose_b;
+    bool tf32;
 };
 
 struct mpp_shim_layout {
@@ -58,9 +60,12 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
     return destroy(handle);
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t, cudaDataType)
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t type, cudaDataType)
 {
-    return create(out);
+    cublasStatus_t code = create(out);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        (*out)->tf32 = type == CUBLAS_COMPUTE_32F_FAST_TF32;
+    return code;
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
@@ -178,6 +183,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
         (tb ? lb->rows : lb->cols) != n || inner(lb, tb, true) != k || la->batch != ld->batch || lb->batch != ld->batch)
         return CUBLAS_STATUS_INVALID_VALUE;
     std::vector<float> wide_a, wide_b, wide_d;
+    mpp_shim_note(desc->tf32 ? "cublasLtMatmul_tf32" : "cublasLtMatmul_f32");
     for (int64_t i = 0; i < ld->batch; i++) {
         const float *x = widened(a, la, i, wide_a), *y = widened(b, lb, i, wide_b);
         float *z = (float *)d + i * ld->stride;

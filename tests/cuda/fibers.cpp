@@ -285,21 +285,22 @@ void write_report(void)
         fclose(f);
 }
 
-void note_launch(const machine *m)
+/* BYTES [KINDS]; NULL: none are counted. */
+void note(const char *kernel, const int64_t *bytes)
 {
     static const bool wanted = mpp_shim_counts && atexit(write_report) == 0;
     if (!wanted)
         return;
     pthread_mutex_lock(&rows_lock);
     int i = 0;
-    while (i < n_rows && strcmp(rows[i].kernel, m->kernel) != 0)
+    while (i < n_rows && strcmp(rows[i].kernel, kernel) != 0)
         i++;
     if (i < MOST_ROWS) {
         n_rows = i == n_rows ? n_rows + 1 : n_rows;
-        rows[i].kernel = m->kernel;
+        rows[i].kernel = kernel;
         rows[i].launches++;
-        for (int k = 0; k < KINDS; k++)
-            rows[i].bytes[k] += m->bytes[k];
+        for (int k = 0; k < KINDS && bytes != NULL; k++)
+            rows[i].bytes[k] += bytes[k];
     }
     pthread_mutex_unlock(&rows_lock);
 }
@@ -348,7 +349,7 @@ void mpp_shim_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes
     mpp_shim_now.grid_dim = uint3{grid.x, grid.y, grid.z};
     run_blocks(m, grid, shared_bytes);
     free(shared);
-    note_launch(m);
+    note(m->kernel, m->bytes);
 }
 
 void *mpp_shim_shared(void)
@@ -360,6 +361,11 @@ static void wait_as(enum state state)
 {
     the_machine->fibers[the_machine->running].state = state;
     to_scheduler(the_machine);
+}
+
+void mpp_shim_note(const char *call)
+{
+    note(call, NULL);
 }
 
 void mpp_shim_barrier(void)

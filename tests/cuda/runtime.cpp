@@ -123,6 +123,12 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int ordinal)
     return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char *out, int bytes, int ordinal)
+{
+    snprintf(out, (size_t)bytes, "0000:%02X:00.0", ordinal);
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemGetInfo(size_t *free_out, size_t *total_out)
 {
     pthread_mutex_lock(&lock);

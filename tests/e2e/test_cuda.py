@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+import cuda_told as told
 import fused_bytes
 import harness as h
 import test_equivalence as eq
@@ -97,6 +98,7 @@ def reference(m, setting, devices, fix, orders):
         h.close(f"{what}, {order}: losses", run.losses, losses[:len(run.losses)], m.tolerance)
         h.check(len(run.losses) == (10 if h.FULL else 3), f"{what}, {order}: all steps", len(run.losses))
         h.check("standing in for GPU" in run.out, f"{what}: runs on the shim", run.out[:200])
+        told.check_beside(f"{what}, {order}", run)
         if dump:
             eq.check_gradients(what, m, dump["dump_grads"])
     p.remove()
@@ -119,10 +121,12 @@ def follow(kind, devices, fix, steps):
     host = precision.train(p, steps=steps).losses
     os.remove(p.dir / "trainer")
     build(p)
-    got = precision.train(p, steps=steps, timeout_s=PATIENCE_S).losses
+    run = precision.train(p, steps=steps, timeout_s=PATIENCE_S)
+    got = run.losses
     off = float(np.max(np.abs(np.array(got) / np.array(wide) - 1)))
     h.check(len(got) == steps and off <= FOLLOW, f"{kind}, {devices} ranks, {fix}: follows fp32", f"off by {100 * off:.3g} %")
     h.close(f"{kind}, {devices} ranks, {fix}: as on the host", got, host, SPREAD)
+    told.check_beside(f"{kind}, {devices} ranks, {fix}", run)
 
 
 # ---- beside the host's trainer ----
@@ -248,6 +252,7 @@ def counted(p):
     path = h.TMP / "bytes.txt"
     path.unlink(missing_ok=True)
     p.train(data="synthetic", steps=1, seed=1, metrics=False, env={"MPP_SHIM_REPORT": str(path)})
+    h.check("cublasLtMatmul_tf32" not in path.read_text(), "f32 means f32 unless TF32 is asked for")
     return fused_bytes.report(path)
 
 
@@ -306,6 +311,7 @@ def errors():
     says("no GPU", p, {"MPP_SHIM_DEVICES": "0"}, "no GPU")
     says("too few GPUs", p, {"MPP_SHIM_DEVICES": "1"}, "1 GPU for 2 ranks")
     says("out of memory", p, {"MPP_SHIM_MEMORY": "50000000"}, "out of memory", "bytes", "free")
+    told.nvml(p, h.TMP / "products.txt")
     empty = {"PATH": h.TMP / "nothing"}
     os.makedirs(h.TMP / "nothing", exist_ok=True)
     for tool in ("make", "sh", "bash", "sed", "gcc", "cc"):
@@ -316,6 +322,9 @@ def errors():
     h.check(made.returncode != 0 and "CUDA_HOME=DIR" in made.stderr and ("nvcc" in made.stderr), "errors: no nvcc", made.stderr[:400])
     host = h.run(["make", "-s", "-C", p.dir, "-n", "BACKEND=host", "MPI=0"], env={"PATH": os.environ["PATH"]})
     h.check(host.returncode == 0, "errors: the host's build does not mind", host.stderr[:400])
+    p.remove()
+    p = h.plan("models/gpt.xml", gpus=2, preset="tiny", fix="dp=2", cluster="dgx1-v100")
+    told.makefile(p)
     p.remove()
 
 
@@ -345,7 +354,7 @@ def nvcc():
 
 def main():
     parts = {"references": references, "bf16": lambda: follow("bf16", 2, "dp=2", 50 if h.FULL else 3), "overflow": overflow,
-             "barrier": broken_barrier, "bytes": bytes_of_gpt, "errors": errors}
+             "barrier": broken_barrier, "bytes": bytes_of_gpt, "errors": errors, "budget": told.budget}
     for default, what, *arguments in BYTES:
         if default or h.FULL:
             parts[f"bytes of {what}"] = lambda what=what, arguments=arguments: bytes_moved(what, *arguments)[0].remove()

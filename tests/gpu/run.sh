@@ -2,7 +2,7 @@
 # On a machine with one GPU or more: builds CUDA trainers, compares them with the references, looks for accesses outside of memory,
 # and prints a table of step times. README.md beside it says more.
 #     tests/gpu/run.sh            # all, under 8 minutes
-#     tests/gpu/run.sh bench      # a part: references, memory, bench
+#     tests/gpu/run.sh bench      # a part: build, conformance, references, memory, bandwidth, bench
 #     tests/gpu/run.sh --rehearse # without a GPU, on the stand-in of tests/cuda: does this script work?
 cd "$(dirname "$0")/../.." || exit 1
 case " $* " in *" --rehearse "*) ;; *)

@@ -22,12 +22,12 @@ def main():
     for name in ("layers", "hidden", "heads", "vocab", "seq", "batch"):
         parser.add_argument("--" + name, type=int, required=True)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--precision", choices=["f32", "bf16"], default="bf16")
+    parser.add_argument("--precision", choices=["f32", "tf32", "bf16"], default="bf16")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--device", default="cuda")
     a = parser.parse_args()
     c = dict(vars(a), positions=a.seq, lr=1e-4, beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1)
-    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cuda.matmul.allow_tf32 = a.precision == "tf32"
     model = torch_gpt.Gpt(c).to(a.device)
     _, optimizer = torch_gpt.make_optimizer(model, c)
     step_model = torch.compile(model) if a.compile else model

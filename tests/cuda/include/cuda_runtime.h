@@ -40,6 +40,8 @@ extern __thread struct mpp_shim_now mpp_shim_now;
 
 /* Runs BODY(ARG) for every thread of every block. Ends the process where a real launch would fail, or a block would hang. */
 void mpp_shim_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void *), void *arg);
+/* CALL, a literal, is counted among the kernels of MPP_SHIM_REPORT. */
+void mpp_shim_note(const char *call);
 /* The block's dynamic shared memory, filled with NaNs before each block. */
 void *mpp_shim_shared(void);
 /* The fiber waits for all of its block, or of its warp. */

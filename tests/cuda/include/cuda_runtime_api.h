@@ -51,6 +51,7 @@ cudaError_t cudaRuntimeGetVersion(int *version_out);
 cudaError_t cudaGetDeviceCount(int *n_out);
 cudaError_t cudaSetDevice(int ordinal);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int ordinal);
+cudaError_t cudaDeviceGetPCIBusId(char *out, int bytes, int ordinal);
 cudaError_t cudaMemGetInfo(size_t *free_out, size_t *total_out);
 cudaError_t cudaDeviceSynchronize(void);
 

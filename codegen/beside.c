@@ -1,0 +1,272 @@
+/* beside.c - the device memory that a CUDA trainer takes beside its arena, from the shapes of what a rank runs.
+ *
+ * What the trainer allocates itself is bounded by the rules of runtime/cuda, case by case below; it grows in the first step to what
+ * these come to, so that every size here is the largest of all instructions. Packed messages follow parts that differ from rank to
+ * rank: theirs is a bound for every one of them. */
+#include "codegen/lower_internal.h"
+
+enum {
+    BLAS_BYTES = 32 << 20,       /* MPP_BLAS_WORKSPACE_BYTES of cuda_internal.h */
+    SMALL_BYTES = 64,            /* struct mpp_step_factors */
+    HALF_PART = 1 << 24,         /* floats that 16-bit sums over ranks are formed of at a time (collectives.c) */
+    SUM_DOUBLES = 2 * 512 * 32 * 8, /* mpp_column_parts, mpp_row_parts: about 512 blocks of 32 columns of up to 8 lanes; twice, for what
+                                  * rounding up adds */
+    ROW_BYTES = 16,              /* of each row: a double and two floats (kernels_loss.cu), the most of all kernels */
+};
+
+struct beside {
+    const struct mpp_lprog *prog;
+    const struct mpp_mesh *mesh;
+    int64_t sums, rows, pack, unpack, begun; /* by enum mpp_scratch */
+    unsigned met;                /* masks of axes that meet, by number */
+    bool world;
+};
+
+static int64_t span_of(const struct mpp_buffer *b, int first, int end)
+{
+    int64_t n = 1;
+    for (int d = first; d < end; d++)
+        n *= b->padded[d];
+    return n;
+}
+
+static void most(int64_t *x, int64_t bytes)
+{
+    *x = bytes > *x ? bytes : *x;
+}
+
+static int members(const struct mpp_mesh *mesh, unsigned mask)
+{
+    int n = 1;
+    for (int a = 0; a < mesh->n_axes; a++)
+        n *= mask >> a & 1 ? mesh->size[a] : 1;
+    return n;
+}
+
+/* A nested block of EXTENT over the axes of MASK (mpp_mesh_block). */
+static int64_t block_of(const struct mpp_mesh *mesh, unsigned mask, int64_t extent)
+{
+    for (int a = 0; a < mesh->n_axes; a++)
+        if (mask >> a & 1)
+            extent = (extent + mesh->size[a] - 1) / mesh->size[a];
+    return extent;
+}
+
+/* All parts of a cut of B's dimension DIM, in elements; 0: they lie side by side and need no packing. */
+static int64_t packed_cut(const struct beside *x, const struct mpp_buffer *b, int dim, unsigned mask, int64_t *part_out)
+{
+    int64_t outer = span_of(b, 0, dim), inner = span_of(b, dim + 1, b->n_dims), n = members(x->mesh, mask);
+    int64_t block = block_of(x->mesh, mask, b->padded[dim]);
+    *part_out = outer * block * inner;
+    return outer == 1 && block * n == b->padded[dim] ? 0 : n * *part_out;
+}
+
+static void add_step(struct beside *x, const struct mpp_instr *in)
+{
+    const struct mpp_reshard_step *s = in->step;
+    const struct mpp_buffer *src = &x->prog->buffers[in->in[0].buffer], *dst = &x->prog->buffers[in->out[0].buffer];
+    int64_t bytes = mpp_dtype_bytes(dst->dtype), n = members(x->mesh, s->mask), part;
+    if (n == 1)
+        return;
+    x->met |= s->kind == MPP_STEP_SLICE || s->kind == MPP_STEP_TO_PARTIAL ? 0 : 1u << s->mask;
+    switch (s->kind) {
+    case MPP_STEP_ALL_REDUCE: {
+        int64_t count = span_of(dst, 0, dst->n_dims);
+        most(&x->pack, bytes == 2 ? 4 * (count < HALF_PART ? count : HALF_PART) : 0);
+        break;
+    }
+    case MPP_STEP_REDUCE_SCATTER: {
+        int64_t packed = 4 * packed_cut(x, src, s->dim, s->mask, &part);
+        most(in->begins ? &x->begun : &x->pack, packed);
+        most(&x->unpack, bytes == 2 ? 4 * (span_of(src, 0, src->n_dims) + part) : 0);
+        break;
+    }
+    case MPP_STEP_ALL_GATHER:
+        most(in->prefetch ? &x->begun : &x->unpack, bytes * packed_cut(x, dst, s->dim, s->mask, &part));
+        break;
+    case MPP_STEP_ALL_TO_ALL: {
+        int64_t whole = src->padded[s->to_dim];
+        int64_t pieces = bytes * n * (span_of(src, 0, src->n_dims) / (whole > 0 ? whole : 1)) * block_of(x->mesh, s->mask, whole);
+        most(&x->pack, pieces);
+        most(&x->unpack, pieces);
+        break;
+    }
+    case MPP_STEP_SLICE: /* within its own memory */
+        most(&x->pack, bytes * span_of(dst, 0, dst->n_dims));
+        break;
+    case MPP_STEP_TO_PARTIAL:
+        break;
+    }
+}
+
+/* A kernel's sums for few results, and what it keeps of each row; a row is at least the last dimension of an operand. */
+static void add_compute(struct beside *x, const struct mpp_instr *in)
+{
+    int64_t last = 0;
+    for (int i = 0; i < in->n_in + in->n_out; i++) {
+        int b = i < in->n_in ? in->in[i].buffer : in->out[i - in->n_in].buffer;
+        if (b < 0)
+            continue;
+        const struct mpp_buffer *buf = &x->prog->buffers[b];
+        int n = buf->n_dims;
+        int64_t width = n > 0 ? buf->padded[n - 1] : 1;
+        int64_t rows = buf->dtype == MPP_I32 ? span_of(buf, 0, n) : span_of(buf, 0, n - 1);
+        last = width > last ? width : last;
+        most(&x->rows, ROW_BYTES * (rows + 1));
+    }
+    most(&x->sums, (int64_t)sizeof(double) * (in->n_out > 2 ? in->n_out : 2) * (SUM_DOUBLES + last));
+}
+
+static void add_instr(struct beside *x, const struct mpp_instr *in, int n_stages)
+{
+    if (in->kind == MPP_INSTR_COMPUTE)
+        add_compute(x, in);
+    else if (in->kind == MPP_INSTR_STEP)
+        add_step(x, in);
+    else if (in->kind == MPP_INSTR_SUM_STAGES) {
+        x->world = true;
+        most(&x->rows, (int64_t)sizeof(float) * n_stages);
+    }
+}
+
+/* ---- messages between stages ---- */
+
+/* The nested block of rank INDEX of MESH along a dimension of EXTENT that is split over MASK. */
+static void block_at(const struct mpp_mesh *mesh, unsigned mask, int index, int64_t extent, int64_t *from_out, int64_t *end_out)
+{
+    int64_t from = 0, end = extent, block = extent, after = 1;
+    for (int a = 0; a < mesh->n_axes; a++)
+        after *= mesh->size[a];
+    for (int a = 0; a < mesh->n_axes; a++) {
+        after /= mesh->size[a];
+        if (!(mask >> a & 1))
+            continue;
+        block = (block + mesh->size[a] - 1) / mesh->size[a];
+        from += index / after % mesh->size[a] * block;
+        from = from < end ? from : end;
+        end = from + block < end ? from + block : end;
+    }
+    *from_out = from;
+    *end_out = end;
+}
+
+/* Which of those that hold the same block rank INDEX of MESH is, row-major over the axes outside of MASK; and how many they are. */
+static int copy_at(const struct mpp_mesh *mesh, unsigned mask, int index, int *out_n)
+{
+    int after = 1, at = 0, n = 1;
+    for (int a = 0; a < mesh->n_axes; a++)
+        after *= mesh->size[a];
+    for (int a = 0; a < mesh->n_axes; a++) {
+        after /= mesh->size[a];
+        if (mask >> a & 1)
+            continue;
+        at = at * mesh->size[a] + index / after % mesh->size[a];
+        n *= mesh->size[a];
+    }
+    *out_n = n;
+    return at;
+}
+
+/* Elements of what sender I has for receiver K, 0: nothing; does it lie in one run of each side's array? (runtime/core/transfers.c) */
+static int64_t part_of(const struct mpp_transfer_line *t, const struct mpp_mesh *from, const struct mpp_mesh *to, int i, int k,
+                       bool *run_from_out, bool *run_to_out)
+{
+    int64_t n = 1;
+    bool first = true;
+    *run_from_out = *run_to_out = true;
+    for (int d = 0; d < t->n_dims; d++) {
+        int64_t a, a_end, b, b_end;
+        block_at(from, t->from_split[d], i, t->dims[d], &a, &a_end);
+        block_at(to, t->to_split[d], k, t->dims[d], &b, &b_end);
+        int64_t both = (a_end < b_end ? a_end : b_end) - (a > b ? a : b);
+        if (both <= 0)
+            return 0;
+        *run_from_out = *run_from_out && (first || both == block_of(from, t->from_split[d], t->dims[d]));
+        *run_to_out = *run_to_out && (first || both == block_of(to, t->to_split[d], t->dims[d]));
+        first = first && both == 1;
+        n *= both;
+    }
+    return n;
+}
+
+/* Of each rank of STAGE: how many it exchanges messages with, and the memory these are packed in. */
+static void add_line(const struct mpp_plan *plan, int stage, const struct mpp_transfer_line *t, int *pairs, int64_t *bytes)
+{
+    const struct mpp_stage *from = &plan->stages[t->from], *to = &plan->stages[t->to];
+    unsigned cut = 0;
+    for (int d = 0; d < t->n_dims; d++)
+        cut |= t->from_split[d];
+    for (int i = 0; i < from->n_devices; i++) {
+        int copies, copy = copy_at(&from->mesh, cut, i, &copies);
+        for (int k = copy; k < to->n_devices; k += copies) { /* receivers take turns */
+            bool run_from, run_to;
+            int64_t n = mpp_dtype_bytes(t->dtype) * part_of(t, &from->mesh, &to->mesh, i, k, &run_from, &run_to);
+            int rank = t->from == stage ? i : k;
+            pairs[rank] += n > 0;
+            bytes[rank] += t->from == stage ? (run_from ? 0 : t->depth * n) : run_to ? 0 : n;
+        }
+    }
+}
+
+static void add_messages(struct mpp_arena *arena, const struct mpp_plan *plan, int stage, const struct mpp_transfers *transfers,
+                         struct mpp_beside *out)
+{
+    int n = plan->stages[stage].n_devices;
+    int *pairs = mpp_arena_array(arena, n, int);
+    int64_t *bytes = mpp_arena_array(arena, n, int64_t);
+    for (int i = 0; i < transfers->n; i++)
+        if (transfers->line[i].from == stage || transfers->line[i].to == stage)
+            add_line(plan, stage, &transfers->line[i], pairs, bytes);
+    for (int i = 0; i < n; i++) {
+        out->pairs = pairs[i] > out->pairs ? pairs[i] : out->pairs;
+        most(&out->messages, bytes[i]);
+    }
+}
+
+/* ---- all of it ---- */
+
+void mpp_beside_plan(struct mpp_arena *arena, const struct mpp_plan *plan, int stage, const struct mpp_transfers *transfers,
+                     const struct mpp_lprog *prog, struct mpp_beside *out)
+{
+    const struct mpp_stage *s = &plan->stages[stage];
+    struct beside x = {.prog = prog, .mesh = &s->mesh};
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < prog->section[i].n_items; k++)
+            if (!prog->section[i].items[k].loop)
+                add_instr(&x, &prog->section[i].items[k].instr, plan->n_stages);
+    for (int i = 0; i < prog->n_bodies; i++)
+        for (int k = 0; k < prog->bodies[i].n_instrs; k++)
+            add_instr(&x, &prog->bodies[i].instrs[k], plan->n_stages);
+    for (int i = 0; i < s->n_collectives; i++)
+        x.met |= 1u << s->collectives[i].mask;
+    *out = (struct mpp_beside){.workspace = BLAS_BYTES + SMALL_BYTES, .kernels = x.sums + x.rows, .packing = x.pack + x.unpack + x.begun};
+    for (unsigned mask = 1; mask < 1u << MPP_MAX_AXES; mask++) {
+        int n = x.met >> mask & 1 ? members(&s->mesh, mask) : 1;
+        out->groups += n > 1;
+        out->groups_of_two += n == 2;
+    }
+    out->groups += x.world;
+    struct mpp_arena *scratch = mpp_arena_scratch(arena);
+    add_messages(scratch, plan, stage, transfers, out);
+    mpp_arena_free(scratch);
+    out->own_bytes = out->workspace + out->kernels + out->packing + out->messages;
+}
+
+/* A connection's buffers of the three protocols are 4 MiB, 4.7 MiB and 0.5 MiB (NCCL, src/init.cc, computeBuffSizes), 10 MiB as they
+ * are allocated (github.com/NVIDIA/nccl, issue 1685). A group of two has two connections a channel, a larger one three: that gives 480
+ * and 720 MiB on 24 channels, where 544 and 688 MB were measured on four A100 (issue 964). A pair that only sends has one. */
+void mpp_beside_price(const struct mpp_cluster *cluster, struct mpp_beside *b)
+{
+    const int64_t connection = (int64_t)10 << 20;
+    int64_t connections = 2 * b->groups_of_two + 3 * (b->groups - b->groups_of_two) + b->pairs;
+    b->on_gpu = cluster->kind != MPP_LINK_SHARED;
+    b->nccl = b->on_gpu ? cluster->channels * connections * connection : 0;
+    b->context = b->on_gpu ? cluster->device.context_bytes : 0;
+    b->bytes = b->own_bytes + b->nccl + b->context;
+}
+
+int64_t mpp_beside_over(const struct mpp_cluster *cluster, const struct mpp_beside *b)
+{
+    int64_t reserve = cluster->device.mem_bytes - mpp_device_usable_bytes(&cluster->device);
+    return b->on_gpu && b->bytes > reserve ? b->bytes - reserve : 0;
+}
