@@ -375,7 +375,7 @@ m("reduce-tail", "runtime/core/transport_threads.c",
 m("mpi-max", "runtime/core/transport_mpi.c",
   "maximum ? MPI_MAX : MPI_SUM", "maximum ? MPI_SUM : MPI_SUM",
   "over MPI a maximum is a sum", "runtime_mpi")
-m("mpi-spread", "runtime/core/transport_mpi.c",
+m("packed-spread", "runtime/core/packed.c",
   "for (int64_t o = cut->outer - 1; o > 0; o--)", "for (int64_t o = 1; o < cut->outer; o++)",
   "over MPI the rows of an uneven reduce-scatter are spread from the first on, over each other", "runtime_mpi")
 m("backward-inputs", "runtime/core/passes.c",

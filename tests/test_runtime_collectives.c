@@ -1,5 +1,5 @@
-/* Collectives against their definition, on threads (meshes of 1 to 3 axes, 2 to 8 ranks) or, started by
- * mpirun with 2, 4 or 8 processes, on MPI (argument: cut into calls of at most so many elements). Every value is a function of (rank, place), so that each rank
+/* Collectives against their definition, on threads (meshes of 1 to 3 axes, 2 to 8 ranks) or, started as 2, 4 or 8 processes by
+ * mpirun or with RANK and so on, over MPI or TCP (argument: cut into calls of at most so many elements). Every value is a function of (rank, place), so that each rank
  * knows what the others hold. */
 #include <pthread.h>
 #include <stdio.h>
@@ -12,6 +12,7 @@
 #include "core/job.h"
 #include "host/kernels_internal.h"
 #include "core/transport.h"
+#include "core/transport_tcp_place.h"
 
 struct tally {
     int passed, failed;
@@ -593,23 +594,27 @@ static void check_failure(struct tally *total)
     transport->ops->free(transport);
 }
 
-#ifdef MPP_WITH_MPI
 static void leave_process(void *user, int code)
 {
     (void)user;
     _exit(code);
 }
 
-static int run_mpi(int n, int64_t call_elements)
+/* PLACE NULL: over MPI. */
+static int run_process(int n, const struct mpp_tcp_place *place, int64_t call_elements)
 {
     struct one one;
     const struct mpp_program *p = set_mesh(&one, n == 8 ? 3 : n == 4 ? 2 : 1, (const int[]){2, 2, 2});
     struct mpp_error error = {0};
     struct mpp_transport_settings settings = {.watch = {.silence_s = 15, .leave = leave_process},
                                               .call_elements = call_elements};
-    int rank;
+    int rank = place != NULL ? place->rank : 0;
     static struct job_rank j;
-    struct mpp_transport *transport = mpp_transport_mpi_new(p, &settings, &rank, &error);
+    struct mpp_transport *transport = place != NULL ? mpp_transport_tcp_new(p, &settings, place, &error) : NULL;
+#ifdef MPP_WITH_MPI
+    if (place == NULL)
+        transport = mpp_transport_mpi_new(p, &settings, &rank, &error);
+#endif
     if (transport == NULL) {
         fprintf(stderr, "error: %s\n", error.text);
         return 1;
@@ -627,17 +632,19 @@ static int run_mpi(int n, int64_t call_elements)
     transport->ops->free(transport);
     return sums[1] > 0;
 }
-#endif
 
 int main(int argc, char **argv)
 {
+    struct mpp_tcp_place place;
+    struct mpp_error error;
+    int64_t call_elements = argc > 1 ? atoi(argv[1]) : 0;
+    if (mpp_tcp_started(false))
+        return mpp_tcp_place_read(&place, &error) != MPP_EXIT_OK || run_process(place.size, &place, call_elements);
 #ifdef MPP_WITH_MPI
     const char *size = getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_SIZE") : getenv("PMI_SIZE");
     if (size != NULL)
-        return run_mpi(atoi(size), argc > 1 ? atoi(argv[1]) : 0);
+        return run_process(atoi(size), NULL, call_elements);
 #endif
-    (void)argc;
-    (void)argv;
     static const int meshes[][4] = {{0},       {1, 1},    {1, 2},       {1, 3},       {1, 8},
                                     {2, 2, 2}, {2, 3, 2}, {2, 1, 4},    {3, 2, 2, 2}, {3, 1, 2, 3}};
     struct tally total = {0, 0};

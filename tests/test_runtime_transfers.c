@@ -1,7 +1,7 @@
 /* Transfers between stages: every receiver gets exactly its block, whatever the meshes and splits on both sides, and the
  * padding stays as it was; rings of every depth keep the order; sums over stages have the same bits everywhere; a rank that
- * fails releases those that wait for it. Programs of two to four stages on threads; under mpirun (N processes; an argument:
- * elements of a message) the same ones of N ranks over MPI. */
+ * fails releases those that wait for it. Programs of two to four stages on threads; as N processes, under mpirun (an argument:
+ * elements of a message) or with RANK and so on, the same ones of N ranks over MPI or TCP. */
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -15,6 +15,7 @@
 #include "core/job.h"
 #include "core/transfers.h"
 #include "core/transport.h"
+#include "core/transport_tcp_place.h"
 
 enum { MAX_STAGES = 4, MAX_TRANSFERS = 6, MESSAGES = 7, ARENA = 1 << 16 };
 
@@ -350,22 +351,21 @@ static void check_replicas(struct tally *tally)
     }
 }
 
-#ifdef MPP_WITH_MPI
 static void leave_process(void *user, int code)
 {
     (void)user;
     _exit(code);
 }
 
-/* MPI starts once in a process, with one program: of the pipelines of N ranks the one with number WHICH. */
-static int run_mpi(int n, int which, int64_t call_elements)
+/* Processes meet once, with one program: of the pipelines of N ranks the one with number WHICH. PLACE NULL: over MPI. */
+static int run_process(int n, const struct mpp_tcp_place *place, int which, int64_t call_elements)
 {
     static struct job_rank j;
     struct job_program job;
     struct mpp_error error = {0};
     struct mpp_transport_settings settings = {.watch = {.silence_s = 15, .leave = leave_process},
                                               .call_elements = call_elements};
-    int rank, at = 0, pipeline = -1;
+    int rank = place != NULL ? place->rank : 0, at = 0, pipeline = -1;
     for (int i = 0; i < N_PIPELINES && pipeline < 0; i++) {
         make_program(&job, pipelines[i].n_stages, pipelines[i].mesh, 0);
         if (mpp_mesh_ranks(&job.program) == n && at++ == which % DRAWS)
@@ -376,7 +376,11 @@ static int run_mpi(int n, int which, int64_t call_elements)
         return 1;
     }
     make_program(&job, pipelines[pipeline].n_stages, pipelines[pipeline].mesh, (uint64_t)(which / DRAWS));
-    struct mpp_transport *transport = mpp_transport_mpi_new(&job.program, &settings, &rank, &error);
+    struct mpp_transport *transport = place != NULL ? mpp_transport_tcp_new(&job.program, &settings, place, &error) : NULL;
+#ifdef MPP_WITH_MPI
+    if (place == NULL)
+        transport = mpp_transport_mpi_new(&job.program, &settings, &rank, &error);
+#endif
     if (transport == NULL) {
         fprintf(stderr, "error: %s\n", error.text);
         return 1;
@@ -392,17 +396,20 @@ static int run_mpi(int n, int which, int64_t call_elements)
     transport->ops->free(transport);
     return sums[1] > 0;
 }
-#endif
 
 int main(int argc, char **argv)
 {
+    struct mpp_tcp_place place;
+    struct mpp_error error;
+    int which = argc > 1 ? atoi(argv[1]) : 0;
+    int64_t call_elements = argc > 2 ? atoi(argv[2]) : 0;
+    if (mpp_tcp_started(false))
+        return mpp_tcp_place_read(&place, &error) != MPP_EXIT_OK || run_process(place.size, &place, which, call_elements);
 #ifdef MPP_WITH_MPI
     const char *size = getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_SIZE") : getenv("PMI_SIZE");
     if (size != NULL)
-        return run_mpi(atoi(size), argc > 1 ? atoi(argv[1]) : 0, argc > 2 ? atoi(argv[2]) : 0);
+        return run_process(atoi(size), NULL, which, call_elements);
 #endif
-    (void)argc;
-    (void)argv;
     struct tally total = {0, 0};
     check_replicas(&total);
     for (int i = 0; i < N_PIPELINES; i++)

@@ -112,6 +112,12 @@ bool mpp_link_connect(const struct mpp_link_offer *offer, int address, double si
     return false;
 }
 
+struct mpp_line mpp_link_of(int fd, double silence_s)
+{
+    set_options(fd, silence_s);
+    return (struct mpp_line){.fd = fd};
+}
+
 bool mpp_link_connected(const struct mpp_line *line)
 {
     int error = 0;
@@ -121,10 +127,10 @@ bool mpp_link_connected(const struct mpp_line *line)
 
 bool mpp_link_accept(int listener, double silence_s, struct mpp_line *line_out)
 {
-    *line_out = (struct mpp_line){.fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)};
-    if (line_out->fd < 0)
+    int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0)
         return false;
-    set_options(line_out->fd, silence_s);
+    *line_out = mpp_link_of(fd, silence_s);
     return true;
 }
 

@@ -1,4 +1,4 @@
-/* link.h - small packets between processes over TCP, beside MPI: what a watch speaks through.
+/* link.h - small packets between processes over TCP, beside their work: what a watch speaks through.
  *
  *     struct mpp_link_offer offer;
  *     int listener = mpp_link_listen(&offer);           // one process; the others get the offer by other means
@@ -23,7 +23,7 @@ struct mpp_packet {
     uint32_t kind;
     int32_t rank;      /* of the sender */
     uint64_t nonce;    /* of the job: the offer's */
-    uint64_t ticks;    /* BEAT: work begun so far */
+    uint64_t ticks;    /* BEAT: work begun so far; END: the exit status of the job */
     uint64_t waits;    /* BEAT: what it waits in (waits.h) */
 };
 
@@ -51,6 +51,8 @@ int mpp_link_listen(struct mpp_link_offer *offer_out);
 /* Begin to connect; false (errno) where it cannot. Writable means done: mpp_link_connected. */
 bool mpp_link_connect(const struct mpp_link_offer *offer, int address, double silence_s, struct mpp_line *line_out);
 bool mpp_link_connected(const struct mpp_line *line);
+/* A line of FD, a connection that exists and is the line's from here on. */
+struct mpp_line mpp_link_of(int fd, double silence_s);
 
 /* The next process that came to LISTENER; false: none. */
 bool mpp_link_accept(int listener, double silence_s, struct mpp_line *line_out);

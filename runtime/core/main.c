@@ -1,4 +1,4 @@
-/* main.c - mpp_main: options, checkpoint, data, then the ranks, as threads here or as processes under MPI. */
+/* main.c - mpp_main: options, checkpoint, data, then the ranks, as threads here or as processes over MPI or TCP. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,9 +20,17 @@
 #include "start.h"
 #include "trainer.h"
 #include "transport.h"
+#include "transport_tcp_place.h"
 
 /* Address space of a rank's thread beside its arena: OpenBLAS takes 128 MB, malloc 64 MB. */
 #define THREAD_SPACE_BYTES ((int64_t)200 << 20)
+
+/* How this process was started. */
+struct launch {
+    enum { LAUNCH_ALONE, LAUNCH_MPI, LAUNCH_TCP } by;
+    bool first;                /* it speaks before the ranks know each other */
+    struct mpp_tcp_place place;
+};
 
 static const char *first_env(const char *a, const char *b)
 {
@@ -30,12 +38,15 @@ static const char *first_env(const char *a, const char *b)
 }
 
 /* Ranks on this machine. */
-static int ranks_here(const struct mpp_program *program, bool mpi)
+static int ranks_here(const struct mpp_program *program, const struct launch *launch)
 {
+    const struct mpp_tcp_place *place = &launch->place;
+    if (launch->by == LAUNCH_TCP)
+        return place->local_size > 0 ? place->local_size : place->one_machine ? place->size : 1;
     const char *size = first_env("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"); /* Open MPI, MPICH */
     if (size == NULL)
         size = getenv("SLURM_STEP_TASKS_PER_NODE");
-    return !mpi ? mpp_mesh_ranks(program) : size != NULL && atoi(size) > 0 ? atoi(size) : 1;
+    return launch->by == LAUNCH_ALONE ? mpp_mesh_ranks(program) : size != NULL && atoi(size) > 0 ? atoi(size) : 1;
 }
 
 static bool is_limited(int resource)
@@ -50,11 +61,11 @@ static bool space_is_limited(void)
 }
 
 /* How many threads each rank gets, where the command line does not say; one where address space is scarce. */
-static int choose_threads(const struct mpp_program *program, const struct mpp_options *o, bool mpi)
+static int choose_threads(const struct mpp_program *program, const struct mpp_options *o, const struct launch *launch)
 {
     if (o->threads > 0)
         return (int)o->threads;
-    return space_is_limited() ? 1 : mpp_device_threads(ranks_here(program, mpi), mpi);
+    return space_is_limited() ? 1 : mpp_device_threads(ranks_here(program, launch), launch->by != LAUNCH_ALONE);
 }
 
 /* Bytes of the arenas of a process with so many ranks: all, or one of a stage that is not yet known. */
@@ -149,10 +160,10 @@ static int run_threads(struct mpp_job *job, struct mpp_error *error)
     return code;
 }
 
-#ifdef MPP_WITH_MPI
 #define SILENCE_S 15.0 /* of a host that acknowledges nothing */
+#define REFUSED_S 60.0 /* for the others to come and be told of it */
 
-static int run_process(struct mpp_job *job, bool first, struct mpp_error *error)
+static int run_process(struct mpp_job *job, const struct launch *launch, struct mpp_error *error)
 {
     struct mpp_rank r = {0};
     struct mpp_local local;
@@ -160,48 +171,65 @@ static int run_process(struct mpp_job *job, bool first, struct mpp_error *error)
     mpp_alike_mark(job, mark);
     struct mpp_transport_settings settings = {
         .mark = mark,
-        .watch = {.timeout_s = (double)job->options->timeout_s, .silence_s = SILENCE_S, .first = first,
+        .watch = {.timeout_s = (double)job->options->timeout_s, .silence_s = SILENCE_S, .first = launch->first,
                   .leave = leave_process, .user = &r},
     };
-    int rank;
+    int rank = launch->place.rank;
     job->local_ranks = 1;
-    job->transport = mpp_transport_mpi_new(job->program, &settings, &rank, error);
+    if (launch->by == LAUNCH_TCP) {
+        job->ranks_here = ranks_here(job->program, launch);
+        job->place_here = launch->place.local_rank >= 0 ? launch->place.local_rank : rank;
+        if (job->prepare_code != MPP_EXIT_OK && settings.watch.timeout_s <= 0) /* of options that were refused */
+            settings.watch.timeout_s = REFUSED_S;
+        job->transport = mpp_transport_tcp_new(job->program, &settings, &launch->place, error);
+    }
+#ifdef MPP_WITH_MPI
+    else {
+        job->transport = mpp_transport_mpi_new(job->program, &settings, &rank, error);
+    }
+#endif
     if (job->transport == NULL)
         return error->code;
     set_rank(&r, &local, job, rank);
-    mpp_transport_mpi_follow(&r);
+    job->transport->ops->follow(&r);
     mpp_trainer_rank(&r);
     mpp_trainer_clean(&r);
     job->transport->ops->free(job->transport);
     return local.exit_code;
 }
-#endif
 
-/* Started by mpirun or srun (Open MPI's, PMI's or PMIx's variables): this process is one rank of many.
- * *FIRST_OUT: it is the one that speaks before the ranks know each other. */
-static bool under_mpi(bool *first_out)
+/* Started by mpirun or srun (Open MPI's, PMI's or PMIx's variables), or to meet others over TCP: this process is one rank of
+ * many. */
+static int find_launch(struct launch *launch_out, struct mpp_error *error)
 {
     const char *rank = first_env("OMPI_COMM_WORLD_RANK", "PMI_RANK");
     if (rank == NULL)
         rank = getenv("PMIX_RANK");
-    *first_out = rank == NULL || atoi(rank) == 0;
-    return rank != NULL || first_env("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") != NULL;
+    bool mpi = rank != NULL || first_env("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") != NULL;
+    *launch_out = (struct launch){.by = mpi ? LAUNCH_MPI : LAUNCH_ALONE, .first = rank == NULL || atoi(rank) == 0};
+    if (!mpp_tcp_started(mpi))
+        return MPP_EXIT_OK;
+    launch_out->by = LAUNCH_TCP;
+    int code = mpp_tcp_place_read(&launch_out->place, error);
+    launch_out->first = code != MPP_EXIT_OK || launch_out->place.rank == 0;
+    return code;
 }
 
-static int run_job(struct mpp_job *job, bool mpi, bool first, struct mpp_error *error)
+static int run_job(struct mpp_job *job, const struct launch *launch, struct mpp_error *error)
 {
     int code = MPP_EXIT_INPUT;
+    if (launch->by == LAUNCH_TCP)
+        return run_process(job, launch, error);
 #ifdef MPP_WITH_MPI
-    if (mpi)
-        return run_process(job, first, error);
+    if (launch->by == LAUNCH_MPI)
+        return run_process(job, launch, error);
 #else
-    (void)first;
     const char *size = first_env("OMPI_COMM_WORLD_SIZE", "PMI_SIZE");
     if (size == NULL)
         size = getenv("SLURM_NTASKS");
-    if (mpi && size != NULL && atoi(size) > 1)
+    if (launch->by == LAUNCH_MPI && size != NULL && atoi(size) > 1)
         return mpp_error_set(error, code, "started as %s processes, but this trainer was built without MPI; "
-                             "install MPI and build again, or start it alone", size);
+                             "install MPI and build again, start it alone, or by torchrun", size);
 #endif
     job->local_ranks = mpp_mesh_ranks(job->program);
     job->transport = mpp_transport_threads_new(job->program, error);
@@ -247,21 +275,22 @@ static void set_signals(bool first)
 }
 
 /* The whole run. The job's prepare_code is that of the options. */
-static int run_all(struct mpp_job *job, bool mpi, bool first, struct mpp_error *error)
+static int run_all(struct mpp_job *job, const struct launch *launch, struct mpp_error *error)
 {
     int code = job->prepare_code;
+    bool alone = launch->by == LAUNCH_ALONE, first = launch->first;
     if (code == MPP_EXIT_OK) /* before there are threads */
         code = mpp_signals_start(job->options->save != NULL, first, &job->signals, error);
     if (code == MPP_EXIT_OK)
-        code = check_space(job->program, mpi ? 1 : mpp_mesh_ranks(job->program),
+        code = check_space(job->program, alone ? mpp_mesh_ranks(job->program) : 1,
                            job->options->threads, error);
     if (code == MPP_EXIT_OK)
         code = mpp_start_prepare(job, first, error);
-    if (code == MPP_EXIT_OK || mpi) { /* the ranks agree on a failure first: none may end before it is told */
+    if (code == MPP_EXIT_OK || !alone) { /* the ranks agree on a failure first: none may end before it is told */
         job->prepare_code = code;
         job->prepare_error = *error;
         error->text[0] = '\0';
-        code = run_job(job, mpi, first, error);
+        code = run_job(job, launch, error);
     }
     mpp_signals_stop(job->signals);
     mpp_start_clean(job);
@@ -286,7 +315,13 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program)
     struct mpp_error error = {0};
     struct mpp_options options = {0};
     struct mpp_job job = {.program = program, .options = &options};
-    bool first, mpi = under_mpi(&first);
+    struct launch launch;
+    int launch_code = find_launch(&launch, &error);
+    bool first = launch.first;
+    if (launch_code != MPP_EXIT_OK) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return launch_code;
+    }
     int code = mpp_options_parse(argc, argv, program, &options, &error);
     if (code == MPP_EXIT_OK && options.help) {
         if (first)
@@ -298,10 +333,10 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program)
     }
     set_signals(first);
     mpp_device_prepare();
-    options.threads = choose_threads(program, &options, mpi);
-    if (code == MPP_EXIT_OK || mpi) {
+    options.threads = choose_threads(program, &options, &launch);
+    if (code == MPP_EXIT_OK || launch.by != LAUNCH_ALONE) {
         job.prepare_code = code;
-        code = run_all(&job, mpi, first, &error);
+        code = run_all(&job, &launch, &error);
     }
     if (code == MPP_EXIT_OK)
         code = check_output(&error);

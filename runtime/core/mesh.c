@@ -1,4 +1,4 @@
-/* mesh.c - coordinates, groups and nested blocks: the arithmetic both transports share. */
+/* mesh.c - coordinates, groups and nested blocks: the arithmetic that transports share. */
 #include <assert.h>
 #include <string.h>
 
@@ -72,6 +72,21 @@ int mpp_mesh_group_index(const struct mpp_rank *r, unsigned mask)
         if (mask >> a & 1)
             index = index * r->axis_size[a] + r->coord[a];
     return index;
+}
+
+int mpp_mesh_member(const struct mpp_rank *r, unsigned mask, int index)
+{
+    if (mask == MPP_WORLD)
+        return index;
+    int rank = r->rank, stride = 1;
+    for (int a = r->n_axes - 1; a >= 0; a--) {
+        if (mask >> a & 1) {
+            rank += (index % r->axis_size[a] - r->coord[a]) * stride;
+            index /= r->axis_size[a];
+        }
+        stride *= r->axis_size[a];
+    }
+    return rank;
 }
 
 int mpp_mesh_group_base(const struct mpp_program *program, int rank, unsigned mask)

@@ -157,7 +157,7 @@ void mpp_options_usage(FILE *out, const char *argv0, const struct mpp_program *p
     const char *slash = strrchr(argv0, '/');
     fprintf(out,
             "usage: %s [options]\n"
-            "Trains %s; started by mpirun each process is one device, alone all devices are threads.\n\n"
+            "Trains %s; started by mpirun or torchrun each process is one device, alone all devices are threads.\n\n"
             "  --data SOURCE         text:FILE (bytes), tokens:GLOB (token shards), npy:DIR (NAME.npy per\n"
             "                        input), synthetic; default the checkpoint's, or %s\n"
             "  --steps N             train up to step N; default %lld\n"

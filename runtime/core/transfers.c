@@ -78,16 +78,47 @@ int mpp_transfer_parts(const struct mpp_program *program, const struct mpp_trans
     return MPP_EXIT_OK;
 }
 
-void mpp_part_copy(const struct mpp_part *part, int64_t bytes, const void *from, void *to)
+/* Dimensions that are walked; those after them lie side by side on both sides, *RUN_BYTES_OUT bytes. */
+static int outer_dims(const struct mpp_part *part, int64_t bytes, int64_t *run_bytes_out)
 {
-    int64_t at[MPP_MAX_DIMS] = {0}, run = bytes;
-    int outer = part->n_dims; /* dimensions walked; those after it lie side by side on both sides */
+    int outer = part->n_dims;
+    *run_bytes_out = bytes;
     while (outer > 0) {
         int d = --outer;
-        run *= part->n[d];
+        *run_bytes_out *= part->n[d];
         if (part->n[d] != part->from_dims[d] || part->n[d] != part->to_dims[d])
             break;
     }
+    return outer;
+}
+
+int64_t mpp_part_rows(const struct mpp_part *part, int64_t bytes, int64_t *run_bytes_out)
+{
+    int64_t rows = 1;
+    for (int d = outer_dims(part, bytes, run_bytes_out) - 1; d >= 0; d--)
+        rows *= part->n[d];
+    return rows;
+}
+
+int64_t mpp_part_row(const struct mpp_part *part, int64_t bytes, int64_t row, bool of_sender)
+{
+    const int64_t *dims = of_sender ? part->from_dims : part->to_dims, *at = of_sender ? part->from_at : part->to_at;
+    int64_t run, place = 0, stride = 1;
+    int outer = outer_dims(part, bytes, &run);
+    for (int d = part->n_dims - 1; d >= 0; d--) {
+        int64_t index = d < outer ? row % part->n[d] : 0;
+        if (d < outer)
+            row /= part->n[d];
+        place += (at[d] + index) * stride;
+        stride *= dims[d];
+    }
+    return place * bytes;
+}
+
+void mpp_part_copy(const struct mpp_part *part, int64_t bytes, const void *from, void *to)
+{
+    int64_t at[MPP_MAX_DIMS] = {0}, run;
+    int outer = outer_dims(part, bytes, &run);
     for (;;) {
         int64_t source = 0, target = 0;
         for (int d = 0; d < part->n_dims; d++) {

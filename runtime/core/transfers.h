@@ -10,6 +10,7 @@
 #ifndef MPP_TRANSFERS_H
 #define MPP_TRANSFERS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "fail.h"
@@ -26,6 +27,11 @@ struct mpp_part {
 /* The parts that RANK, of the transfer's `from` or `to` stage, sends or receives, by peer. *PARTS_OUT is the caller's. */
 int mpp_transfer_parts(const struct mpp_program *program, const struct mpp_transfer *transfer, int rank,
                        struct mpp_part **parts_out, int *n_out, struct mpp_error *error) MPP_RT_CHECKED;
+
+/* PART as rows of *RUN_BYTES_OUT bytes that lie side by side on both sides: how many, and where row ROW begins in the whole local
+ * array of the sender or the receiver. Elements are of BYTES. */
+int64_t mpp_part_rows(const struct mpp_part *part, int64_t bytes, int64_t *run_bytes_out);
+int64_t mpp_part_row(const struct mpp_part *part, int64_t bytes, int64_t row, bool of_sender);
 
 /* FROM and TO are whole local arrays of elements of BYTES. */
 void mpp_part_copy(const struct mpp_part *part, int64_t bytes, const void *from, void *to);

@@ -1,4 +1,4 @@
-/* transport.h - how ranks reach each other: threads of one process, or processes under MPI.
+/* transport.h - how ranks reach each other: threads of one process, or processes over MPI or TCP.
  *
  *     struct mpp_transport *t = mpp_transport_threads_new(&program, &error);   // one for all ranks
  *     r->transport = t;                                                        // each rank's
@@ -21,6 +21,7 @@
 struct mpp_program;
 struct mpp_rank;
 struct mpp_stage;
+struct mpp_tcp_place;
 struct mpp_transport;
 
 /* A dimension that a collective cuts, seen as [outer, extent, inner] of elements of 4 or 2 bytes; sums are of floats. */
@@ -70,8 +71,10 @@ struct mpp_transport_ops {
     /* The code with which the job has failed; 0: it has not. For waits that are not the transport's own. NULL: where it fails,
      * the process ends. */
     int (*failed)(struct mpp_rank *r);
+    /* R is this process's rank from here on: its ticks show whether it works. NULL: ranks are no processes. */
+    void (*follow)(struct mpp_rank *r);
     /* The job has failed with CODE: the message is printed here, by the first rank only, and all other
-     * ranks are released. Returns on threads; ends the process on MPI. */
+     * ranks are released. Returns on threads; ends the process otherwise. */
     void (*abort)(struct mpp_rank *r, int code, const char *message);
 };
 
@@ -79,19 +82,23 @@ struct mpp_transport {
     const struct mpp_transport_ops *ops;
 };
 
-/* Both return NULL and fill ERROR on failure; the caller frees with ops->free. */
+/* These return NULL and fill ERROR on failure; the caller frees with ops->free. */
 struct mpp_transport *mpp_transport_threads_new(const struct mpp_program *program, struct mpp_error *error);
-#ifdef MPP_WITH_MPI
+
+/* Of processes. */
 struct mpp_transport_settings {
     struct mpp_watch_settings watch;
     const uint64_t *mark;  /* what processes must have in common (alike.h); NULL: nothing is compared */
-    int64_t call_elements; /* collectives are cut into calls of at most so many; 0: what MPI's counts allow */
+    int64_t call_elements; /* collectives are cut into pieces of at most so many; 0: what MPI's counts allow, or TCP's buffers */
 };
+/* Meets the others where PLACE says (transport_tcp_place.h), for as long as the watch's timeout_s. A fault that only this
+ * process knows of is printed here, and ERROR's text then is empty. */
+struct mpp_transport *mpp_transport_tcp_new(const struct mpp_program *program, const struct mpp_transport_settings *settings,
+                                            const struct mpp_tcp_place *place, struct mpp_error *error);
+#ifdef MPP_WITH_MPI
 /* Calls MPI_Init; free calls MPI_Finalize. RANK_OUT is this process's rank. */
 struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, const struct mpp_transport_settings *settings,
                                             int *rank_out, struct mpp_error *error);
-/* R is this process's rank from here on: its ticks show whether it works. */
-void mpp_transport_mpi_follow(struct mpp_rank *r);
 #endif
 
 /* Ranks of a stage, and of the program (mesh.c). */
@@ -108,6 +115,8 @@ void mpp_rank_moves(struct mpp_rank *r);
 /* Members of a group, and the member's own place (row-major over the mask's axes). MASK may be MPP_WORLD in all of these. */
 int mpp_mesh_group_size(const struct mpp_rank *r, unsigned mask);
 int mpp_mesh_group_index(const struct mpp_rank *r, unsigned mask);
+/* The rank of member INDEX of R's group. */
+int mpp_mesh_member(const struct mpp_rank *r, unsigned mask, int index);
 /* Lowest rank of the group of RANK, where its stage has the axes of MASK; else -1. */
 int mpp_mesh_group_base(const struct mpp_program *program, int rank, unsigned mask);
 

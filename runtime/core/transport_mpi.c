@@ -13,6 +13,7 @@
 
 #include "alike.h"
 #include "mpp_rt.h"
+#include "packed.h"
 #include "sums.h"
 #include "trace.h"
 #include "transport.h"
@@ -105,15 +106,6 @@ static void mpi_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t 
     mpp_wait_end(r);
 }
 
-/* Where the valid block of member M begins when blocks are packed one after the other; *COUNT_OUT: its elements. */
-static int64_t packed_block(const struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, int m, int64_t *count_out)
-{
-    int64_t offset, valid;
-    mpp_mesh_block(r, mask, m, cut->extent, &offset, &valid);
-    *count_out = valid * cut->outer * cut->inner;
-    return offset * cut->outer * cut->inner;
-}
-
 /* Counts and places of all members' packed blocks; false: they are too large for one call. */
 static bool set_counts(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut)
 {
@@ -122,7 +114,7 @@ static bool set_counts(struct mpp_rank *r, unsigned mask, const struct mpp_cut *
         return false;
     for (int m = 0; m < mpp_mesh_group_size(r, mask); m++) {
         int64_t count;
-        t->displacements[m] = (int)packed_block(r, mask, cut, m, &count);
+        t->displacements[m] = (int)mpp_packed_block(r, mask, cut, m, &count);
         t->counts[m] = (int)count;
     }
     return true;
@@ -144,7 +136,7 @@ static void gather_packed(struct mpp_rank *r, unsigned mask, const struct mpp_cu
         return;
     }
     for (int m = 0; m < mpp_mesh_group_size(r, mask); m++) {
-        int64_t count, place = packed_block(r, mask, cut, m, &count);
+        int64_t count, place = mpp_packed_block(r, mask, cut, m, &count);
         for (int64_t i = 0; i < count; i += t->call_elements)
             check(r, MPI_Bcast(packed + cut->bytes * (place + i), piece_of(t, count, i), type, m, t->comm[mask]), "MPI_Bcast");
     }
@@ -152,65 +144,9 @@ static void gather_packed(struct mpp_rank *r, unsigned mask, const struct mpp_cu
 
 static void mpi_all_gather(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const void *src, void *dst)
 {
-    int n = mpp_mesh_group_size(r, mask), self = mpp_mesh_group_index(r, mask);
-    int64_t count, place = packed_block(r, mask, cut, self, &count);
     mpp_wait_begin(r, MPP_WAIT_ALL_GATHER, (int)mask);
-    if (cut->outer == 1) {
-        if (count > 0)
-            memcpy((char *)dst + cut->bytes * place, src, (size_t)(count * cut->bytes));
-        gather_packed(r, mask, cut, dst);
-        mpp_wait_end(r);
-        return;
-    }
-    for (int m = 0; m <= n; m++) { /* first pack our own block, then unpack all */
-        int who = m == 0 ? self : m - 1;
-        int64_t offset, valid;
-        mpp_mesh_block(r, mask, who, cut->extent, &offset, &valid);
-        char *packed = r->workspace + cut->bytes * packed_block(r, mask, cut, who, &count);
-        struct mpp_piece piece = {.n = {1, 1, cut->outer}, .run = valid * cut->inner, .bytes = cut->bytes};
-        if (m == 0) {
-            piece.src_stride[2] = cut->block * cut->inner;
-            piece.dst_stride[2] = valid * cut->inner;
-            mpp_piece_copy(&piece, src, packed);
-            gather_packed(r, mask, cut, r->workspace);
-        } else {
-            piece.src_stride[2] = valid * cut->inner;
-            piece.dst_stride[2] = cut->extent * cut->inner;
-            mpp_piece_copy(&piece, packed, (char *)dst + cut->bytes * offset * cut->inner);
-        }
-    }
+    mpp_packed_all_gather(r, mask, cut, src, dst, gather_packed);
     mpp_wait_end(r);
-}
-
-/* SRC as packed blocks: itself, or in the workspace. */
-static const float *pack_blocks(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const float *src)
-{
-    if (cut->outer == 1)
-        return src;
-    for (int m = 0; m < mpp_mesh_group_size(r, mask); m++) {
-        int64_t offset, valid, count;
-        mpp_mesh_block(r, mask, m, cut->extent, &offset, &valid);
-        struct mpp_piece piece = {
-            .n = {1, 1, cut->outer},
-            .src_stride = {0, 0, cut->extent * cut->inner},
-            .dst_stride = {0, 0, valid * cut->inner},
-            .run = valid * cut->inner,
-            .bytes = sizeof *src,
-        };
-        mpp_piece_copy(&piece, src + offset * cut->inner, r->workspace + 4 * packed_block(r, mask, cut, m, &count));
-    }
-    return (const float *)(const void *)r->workspace;
-}
-
-/* The rows of a packed block go to their padded places, the last first. */
-static void spread_rows(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, float *dst)
-{
-    int64_t offset, valid;
-    mpp_mesh_block(r, mask, mpp_mesh_group_index(r, mask), cut->extent, &offset, &valid);
-    if (valid < cut->block)
-        for (int64_t o = cut->outer - 1; o > 0; o--)
-            memmove(dst + o * cut->block * cut->inner, dst + o * valid * cut->inner,
-                    (size_t)(valid * cut->inner) * sizeof *dst);
 }
 
 static void mpi_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const float *src,
@@ -218,7 +154,7 @@ static void mpi_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct m
 {
     struct mpi *t = mpi_of(r);
     int self = mpp_mesh_group_index(r, mask);
-    const float *send = pack_blocks(r, mask, cut, src);
+    const float *send = mpp_packed_blocks(r, mask, cut, src);
     mpp_wait_begin(r, MPP_WAIT_REDUCE_SCATTER, (int)mask);
     bool whole = set_counts(r, mask, cut);
     if (whole && t->shared[mask] != NULL)
@@ -227,13 +163,13 @@ static void mpi_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct m
         check(r, MPI_Reduce_scatter(send, dst, t->counts, MPI_FLOAT, MPI_SUM, t->comm[mask]), "MPI_Reduce_scatter");
     else
         for (int m = 0; m < mpp_mesh_group_size(r, mask); m++) {
-            int64_t count, place = packed_block(r, mask, cut, m, &count);
+            int64_t count, place = mpp_packed_block(r, mask, cut, m, &count);
             for (int64_t i = 0; i < count; i += t->call_elements)
                 check(r, MPI_Reduce(send + place + i, m == self ? dst + i : NULL, piece_of(t, count, i), MPI_FLOAT, MPI_SUM, m,
                                     t->comm[mask]), "MPI_Reduce");
         }
     mpp_wait_end(r);
-    spread_rows(r, mask, cut, dst);
+    mpp_packed_spread(r, mask, cut, dst);
 }
 
 /* ---- sums beside the rank's work ---- */
@@ -242,8 +178,8 @@ static void start_round(struct mpp_rank *r, struct scatter *s)
 {
     int n = mpp_mesh_group_size(r, s->mask), self = mpp_mesh_group_index(r, s->mask);
     int to = (self + s->round) % n, from = (self + n - s->round) % n;
-    int64_t count, own, place = packed_block(r, s->mask, &s->cut, to, &count);
-    (void)packed_block(r, s->mask, &s->cut, self, &own);
+    int64_t count, own, place = mpp_packed_block(r, s->mask, &s->cut, to, &count);
+    (void)mpp_packed_block(r, s->mask, &s->cut, self, &own);
     check(r, MPI_Irecv(s->dst, (int)own, MPI_FLOAT, from, s->tag, s->comm, &s->request[0]), "MPI_Irecv");
     check(r, MPI_Isend(s->src + place, (int)count, MPI_FLOAT, to, s->tag, s->comm, &s->request[1]), "MPI_Isend");
 }
@@ -256,7 +192,7 @@ static bool advance(struct mpp_rank *r, struct scatter *s)
         check(r, MPI_Testall(2, s->request, &done, MPI_STATUSES_IGNORE), "MPI_Testall");
         if (!done)
             return false;
-        int64_t count, place = packed_block(r, s->mask, &s->cut, mpp_mesh_group_index(r, s->mask), &count);
+        int64_t count, place = mpp_packed_block(r, s->mask, &s->cut, mpp_mesh_group_index(r, s->mask), &count);
         mpp_add_to(s->src + place, s->dst, count);
         if (++s->round < n)
             start_round(r, s);
@@ -393,42 +329,11 @@ static void swap(struct mpp_rank *r, unsigned mask, int64_t bytes, int to, const
     }
 }
 
-/* Pairwise: in round i everyone sends to the i-th member after it. */
 static void mpi_all_to_all(struct mpp_rank *r, unsigned mask, const struct mpp_exchange *x, const void *src,
                            void *dst)
 {
-    int n = mpp_mesh_group_size(r, mask), self = mpp_mesh_group_index(r, mask);
-    int64_t largest = x->d0 * x->d2 * x->d4 * x->gather_block * x->split_block;
-    char *out = r->workspace, *in = r->workspace + x->bytes * largest;
     mpp_wait_begin(r, MPP_WAIT_ALL_TO_ALL, (int)mask);
-    for (int round = 0; round < n; round++) {
-        int to = (self + round) % n, from = (self + n - round) % n;
-        int64_t src_offset, dst_offset, send_count = 0, receive_count = 0;
-        struct mpp_piece piece;
-        if (mpp_exchange_piece(r, mask, x, self, to, &src_offset, &dst_offset, &piece)) {
-            if (to == self) {
-                mpp_piece_copy(&piece, (const char *)src + x->bytes * src_offset, (char *)dst + x->bytes * dst_offset);
-                continue;
-            }
-            send_count = piece.n[0] * piece.n[1] * piece.n[2] * piece.run;
-            piece.dst_stride[2] = piece.run;
-            piece.dst_stride[1] = piece.n[2] * piece.run;
-            piece.dst_stride[0] = piece.n[1] * piece.n[2] * piece.run;
-            mpp_piece_copy(&piece, (const char *)src + x->bytes * src_offset, out);
-        }
-        bool some = mpp_exchange_piece(r, mask, x, from, self, &src_offset, &dst_offset, &piece);
-        if (some)
-            receive_count = piece.n[0] * piece.n[1] * piece.n[2] * piece.run;
-        if (to == self)
-            continue;
-        swap(r, mask, x->bytes, to, out, send_count, from, in, receive_count);
-        if (!some)
-            continue;
-        piece.src_stride[2] = piece.run;
-        piece.src_stride[1] = piece.n[2] * piece.run;
-        piece.src_stride[0] = piece.n[1] * piece.n[2] * piece.run;
-        mpp_piece_copy(&piece, in, (char *)dst + x->bytes * dst_offset);
-    }
+    mpp_packed_all_to_all(r, mask, x, src, dst, swap);
     mpp_wait_end(r);
 }
 
@@ -490,7 +395,7 @@ static void mpi_abort(struct mpp_rank *r, int code, const char *message)
 {
     fprintf(stderr, "error: %s\n", message);
     fflush(NULL);
-    mpp_watch_failing(mpi_of(r)->watch);
+    mpp_watch_failing(mpi_of(r)->watch, code);
     MPI_Abort(MPI_COMM_WORLD, code);
 }
 
@@ -509,6 +414,11 @@ static void mpi_free(struct mpp_transport *base)
     free(t->displacements);
     free(t->hosts);
     free(t);
+}
+
+static void mpi_follow(struct mpp_rank *r)
+{
+    mpp_watch_follow(mpi_of(r)->watch, r);
 }
 
 static const struct mpp_transport_ops mpi_ops = {
@@ -530,6 +440,7 @@ static const struct mpp_transport_ops mpi_ops = {
     .transfer_send = mpi_transfer_send,
     .transfer_receive = mpi_transfer_receive,
     .drain = mpi_drain,
+    .follow = mpi_follow,
     .abort = mpi_abort,
 };
 
@@ -644,11 +555,6 @@ struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, c
         return NULL;
     }
     return &t->base;
-}
-
-void mpp_transport_mpi_follow(struct mpp_rank *r)
-{
-    mpp_watch_follow(mpi_of(r)->watch, r);
 }
 
 #else

@@ -24,6 +24,7 @@
 #define SPEAK_S 0.5    /* for a message to come out: mpirun ends a job with its first process */
 #define LAUNCHER_S 1.5 /* the same, before the launcher is ended */
 #define LEAVE_S 4.0    /* others end after those who speak */
+#define ALONE_S 1.0    /* the same where no launcher takes part */
 
 struct peer {
     struct mpp_line line;
@@ -50,6 +51,7 @@ struct mpp_watch {
     const struct mpp_rank *followed;
     atomic_bool failing;
     int wake;
+    int exit_code; /* of the job that ends; set before FAILING is */
     pid_t launcher;
 
     /* set before the thread looks: JOINING */
@@ -103,7 +105,7 @@ static void pause_s(double seconds)
 
 static void send_all(struct mpp_watch *w, enum mpp_packet_kind kind)
 {
-    struct mpp_packet packet = {.kind = kind, .rank = w->rank};
+    struct mpp_packet packet = {.kind = kind, .rank = w->rank, .ticks = (uint64_t)w->exit_code};
     for (int i = 0; w->peers != NULL && i < w->n_ranks; i++)
         if (w->peers[i].up)
             (void)mpp_link_send(&w->peers[i].line, &packet);
@@ -133,11 +135,11 @@ static void leave(struct mpp_watch *w, bool spoke, bool host_lost)
         pause_s(LAUNCHER_S);
         kill(w->launcher, SIGKILL);
     } else {
-        double end_s = mpp_clock_s() + (spoke ? SPEAK_S : LEAVE_S);
+        double end_s = mpp_clock_s() + (spoke ? SPEAK_S : w->settings.unwatched ? ALONE_S : LEAVE_S);
         while (mpp_clock_s() < end_s && (spoke || getppid() == w->launcher))
             pause_s(0.1);
     }
-    w->settings.leave(w->settings.user, MPP_EXIT_SYSTEM);
+    w->settings.leave(w->settings.user, w->exit_code);
 }
 
 /* ---- packets ------------------------------------------------------------------------------------------- */
@@ -201,6 +203,7 @@ static void take(struct mpp_watch *w, int rank, const struct mpp_packet *packet)
         p->waits = packet->waits;
     } else if (packet->kind == MPP_PACKET_END || packet->kind == MPP_PACKET_END_LOST_HOST) {
         p->bye = true;
+        w->exit_code = (int)packet->ticks;
         if (is_centre(w)) /* a rank has spoken: tell the others */
             send_all(w, (enum mpp_packet_kind)packet->kind);
         leave(w, false, packet->kind == MPP_PACKET_END_LOST_HOST);
@@ -402,7 +405,7 @@ static void look(struct mpp_watch *w, enum state state, const struct mpp_rank *r
     if (now_s - w->beat_s < BEAT_S)
         return;
     w->beat_s = now_s;
-    if (getppid() != w->launcher) {
+    if (getppid() != w->launcher && !w->settings.unwatched) {
         if (w->settings.first)
             speak("error: the launcher (mpirun) has gone; the job ends\n");
         leave(w, true, false);
@@ -493,6 +496,7 @@ struct mpp_watch *mpp_watch_new(const struct mpp_watch_settings *settings, struc
         return NULL;
     }
     w->settings = *settings;
+    w->exit_code = MPP_EXIT_SYSTEM;
     w->listener = -1;
     w->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     w->launcher = getppid();
@@ -537,10 +541,10 @@ void mpp_watch_offer(struct mpp_watch *w, struct mpp_link_offer *offer_out)
     w->listener = mpp_link_listen(offer_out);
 }
 
-void mpp_watch_join(struct mpp_watch *w, const struct mpp_link_offer offer[MPP_WATCH_CENTRES])
+/* Room for all lines; false: out of memory. */
+static bool make_lines(struct mpp_watch *w)
 {
     int n_attempts = MPP_WATCH_CENTRES * MPP_LINK_ADDRESSES;
-    memcpy(w->offer, offer, sizeof w->offer);
     w->max_callers = 2 * w->n_ranks + 16;
     w->peers = calloc((size_t)w->n_ranks, sizeof *w->peers);
     w->attempts = calloc((size_t)n_attempts, sizeof *w->attempts);
@@ -549,10 +553,33 @@ void mpp_watch_join(struct mpp_watch *w, const struct mpp_link_offer offer[MPP_W
     for (int i = 0; w->peers != NULL && i < w->n_ranks; i++)
         w->peers[i] = (struct peer){.line.fd = -1, .heard_s = mpp_clock_s(), .moved_s = mpp_clock_s()};
     w->watched = calloc((size_t)w->n_ranks, sizeof *w->watched);
-    if (w->n_ranks < 2 || w->peers == NULL || w->attempts == NULL || w->callers == NULL || w->polls == NULL || w->watched == NULL)
-        goto alone;
-    for (int i = 0; i < n_attempts; i++)
+    for (int i = 0; w->attempts != NULL && i < n_attempts; i++)
         w->attempts[i].line.fd = -1;
+    return w->peers != NULL && w->attempts != NULL && w->callers != NULL && w->polls != NULL
+           && w->watched != NULL;
+}
+
+bool mpp_watch_begin(struct mpp_watch *w, const int *fds)
+{
+    if (!make_lines(w))
+        return false;
+    for (int i = 0; i < w->n_ranks; i++)
+        if (fds[i] >= 0) {
+            struct mpp_line line = mpp_link_of(fds[i], w->settings.silence_s);
+            meet(w, i, &line);
+        }
+    pthread_mutex_lock(&w->lock);
+    w->state = WATCHING;
+    pthread_mutex_unlock(&w->lock);
+    wake(w);
+    return true;
+}
+
+void mpp_watch_join(struct mpp_watch *w, const struct mpp_link_offer offer[MPP_WATCH_CENTRES])
+{
+    memcpy(w->offer, offer, sizeof w->offer);
+    if (w->n_ranks < 2 || !make_lines(w))
+        goto alone;
     pthread_mutex_lock(&w->lock);
     w->state = JOINING;
     wake(w);
@@ -573,8 +600,9 @@ void mpp_watch_follow(struct mpp_watch *w, const struct mpp_rank *r)
     pthread_mutex_unlock(&w->lock);
 }
 
-void mpp_watch_failing(struct mpp_watch *w)
+void mpp_watch_failing(struct mpp_watch *w, int code)
 {
+    w->exit_code = code;
     atomic_store(&w->failing, true);
     wake(w);
     while (atomic_load(&w->failing) && w->state == WATCHING)

@@ -39,6 +39,7 @@ struct mpp_watch_settings {
     double timeout_s;                    /* 0: a hung rank is none of our business */
     double silence_s;
     bool first;                          /* speaks where MPI itself does not start */
+    bool unwatched;                      /* who started the processes may go, and need not end those that are left */
     void (*leave)(void *user, int code); /* ends the process; called from the watch's thread */
     void *user;
 };
@@ -54,9 +55,13 @@ void mpp_watch_offer(struct mpp_watch *w, struct mpp_link_offer *offer_out);
 /* Connect with the centres, and wait until that is done or has taken too long. */
 void mpp_watch_join(struct mpp_watch *w, const struct mpp_link_offer offer[MPP_WATCH_CENTRES]);
 
+/* Instead of offers and joining: there are connections already. FDS [n_ranks], -1: none, are the watch's from here on; those
+ * with the centres are needed. False: out of memory. */
+bool mpp_watch_begin(struct mpp_watch *w, const int *fds);
+
 void mpp_watch_follow(struct mpp_watch *w, const struct mpp_rank *r);
-/* This rank has said what is wrong: all others are to end without another message. */
-void mpp_watch_failing(struct mpp_watch *w);
+/* This rank has said what is wrong: all others are to end with CODE, without another message. */
+void mpp_watch_failing(struct mpp_watch *w, int code);
 /* NULL is fine. */
 void mpp_watch_free(struct mpp_watch *w);
 

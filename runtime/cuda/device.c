@@ -87,6 +87,11 @@ static void place_here(const struct mpp_rank *r, int *index_out, int *count_out)
     *count_out = local != NULL ? local->job->local_ranks : r->n_ranks;
     if (local == NULL || local->job->local_ranks == r->n_ranks)
         return;
+    if (local->job->ranks_here > 0) {
+        *index_out = local->job->place_here;
+        *count_out = local->job->ranks_here;
+        return;
+    }
     for (int i = 2; i >= 0; i--) {
         if (getenv(index_names[i]) != NULL)
             *index_out = atoi(getenv(index_names[i]));
