@@ -207,7 +207,12 @@ static int find_launch(struct launch *launch_out, struct mpp_error *error)
         rank = getenv("PMIX_RANK");
     bool mpi = rank != NULL || first_env("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") != NULL;
     *launch_out = (struct launch){.by = mpi ? LAUNCH_MPI : LAUNCH_ALONE, .first = rank == NULL || atoi(rank) == 0};
-    if (!mpp_tcp_started(mpi))
+#ifdef MPP_WITH_MPI
+    bool by_mpi = mpi;
+#else
+    bool by_mpi = false;
+#endif
+    if (!mpp_tcp_started(by_mpi))
         return MPP_EXIT_OK;
     launch_out->by = LAUNCH_TCP;
     int code = mpp_tcp_place_read(&launch_out->place, error);

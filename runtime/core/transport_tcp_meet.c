@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -367,8 +368,8 @@ static bool is_met_at(const struct mpp_tcp_meeting *m, const struct mpp_link_off
     bool met = false;
     h.job = offer->nonce;
     for (int i = 0, n = addresses_of(offer, a); !met && i < n; i++) {
-        double end_s = soon(m->deadline_s, TRY_S);
-        int fd = mpp_tcp_connect(&a[i], end_s);
+        double end_s = mpp_clock_s() + ANSWER_S;
+        int fd = mpp_tcp_connect(&a[i], soon(end_s, TRY_S));
         met = fd >= 0 && mpp_tcp_send(fd, &h, sizeof h, end_s) && mpp_tcp_receive(fd, &v, sizeof v, end_s) && v.magic == MAGIC;
         close_fd(&fd);
     }
@@ -679,6 +680,16 @@ static struct mpp_tcp_meeting *make_meeting(const struct mpp_tcp_place *place)
     return NULL;
 }
 
+/* A connection takes a descriptor; systems give 1024 to begin with, and more to those that ask. */
+static void ask_for_descriptors(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
 int mpp_tcp_meet(const struct mpp_tcp_place *place, const uint64_t *mark, double timeout_s, struct mpp_tcp_meeting **out,
                  struct mpp_error *error)
 {
@@ -692,6 +703,7 @@ int mpp_tcp_meet(const struct mpp_tcp_place *place, const uint64_t *mark, double
     if (mark != NULL)
         memcpy(m->mark, mark, sizeof m->mark);
     own_host(m->hosts[place->rank]);
+    ask_for_descriptors();
     int code = place->rank == 0 ? host_meeting(m, error) : join_meeting(m, error);
     if (code != MPP_EXIT_OK)
         mpp_tcp_meeting_free(m);

@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""Trainers as processes that meet over TCP, without MPI.
+
+Losses have the bits of those of threads; checkpoints are the same; whatever keeps ranks from coming together, or takes one away,
+ends all of them with one message and the right exit status. By default two plans; --full: more.
+"""
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+
+import harness as h
+import test_equivalence as eq
+
+sys.path.insert(0, str(h.ROOT / "tests"))
+from tcp_job import TcpJob, free_port  # noqa: E402
+
+PLANS = [  # --fix on 4 devices, of the sample
+    ("dp=2,tp=2,zero=3", True),
+    ("pp=2,dp=2,schedule=1f1b,micro_batches=2", True),
+    ("dp=4", False),
+    ("tp=4,sequence_parallel=true", False),
+    ("dp=4,zero=1", False),
+    ("pp=4,schedule=gpipe,micro_batches=4", False),
+]
+PATIENCE_S = 100  # for what takes a few seconds where nothing else runs
+
+
+def one_error(job, codes, code, word, what):
+    """All ranks end with CODE, and one line tells of WORD."""
+    said = job.errors()
+    h.check(set(codes.values()) == {code}, f"{what}: exit status", f"{codes} {said}")
+    h.check(len(said) == 1 and re.search(word, said[0]), f"{what}: one message", said or job.err)
+
+
+class Trainer:
+    """A plan of 4 devices."""
+
+    def __init__(self, fix):
+        m = eq.gpt2_tiny()
+        d, setting_fix, runs = m.settings["C"]
+        self.plan = h.plan(m.model, gpus=4, preset=m.preset, D={**m.base, **d}, fix=",".join([fix, *setting_fix])).build()
+        self.command = [self.plan.dir / "trainer", "--data", f"npy:{runs[0][1]}", "--init", m.weights, "--seed", "1", "--threads", "1"]
+
+    def alone(self, *args):
+        return h.must(h.run([*self.command, *args]))
+
+    def job(self, *args, **kwargs):
+        return TcpJob(4, [*self.command, *args], **kwargs)
+
+
+def losses(path):
+    return re.findall(r'"loss": ?([^,]*)', path.read_text())
+
+
+def same_as_threads(fix, **kwargs):
+    t = Trainer(fix)
+    a, b, n = h.TMP / "threads.jsonl", h.TMP / "tcp.jsonl", "5"
+    t.alone("--steps", n, "--metrics", a)
+    job = t.job("--steps", n, "--metrics", b, **kwargs)
+    codes = job.end()
+    h.check(set(codes.values()) == {0} and "over TCP" in job.out[0], f"{fix}: runs", f"{codes} {job.err} {job.out[0][:200]}")
+    h.check(len(losses(a)) == 5 and losses(a) == losses(b), f"{fix}: bits of threads", f"{losses(a)} {losses(b)}")
+    return t
+
+
+def checkpoints(t):
+    """Processes go on with what threads saved, by a file; what both save is the same."""
+    a, b, file = h.TMP / "saved_a", h.TMP / "saved_b", h.TMP / "meeting"
+    t.alone("--steps", "2", "--save", a)
+    t.alone("--steps", "2", "--save", b)
+    t.alone("--steps", "4", "--resume", a, "--save", a)
+    job = t.job("--steps", "4", "--resume", b, "--save", b, file=file)
+    h.check(set(job.end().values()) == {0} and "continuing from step 2" in job.out[0], "processes continue threads", job.err)
+    h.check(h.tree(a / "step-4") == h.tree(b / "step-4"), "the same checkpoint")
+    h.check(not file.exists(), "the file is removed")
+
+
+def stop(t):
+    """SIGTERM to one rank saves and stops all."""
+    folder = h.TMP / "stopped"
+    job = t.job("--steps", "100000000", "--save", folder)
+    wait_for_steps(job)
+    job.processes[2].send_signal(signal.SIGTERM)
+    codes = job.end(PATIENCE_S)
+    h.check(len(set(codes.values())) == 1 and -9 not in codes.values() and list(folder.glob("step-*")), "SIGTERM to one rank",
+            f"{codes} {job.err} {job.out[0][-300:]}")
+
+
+def wait_for_steps(job):
+    while job.processes[0].poll() is None and "\nstep " not in job.said(0)[0]:
+        time.sleep(0.02)
+
+
+def killed(t, rank):
+    job = t.job("--steps", "100000000")
+    wait_for_steps(job)
+    job.processes[rank].kill()
+    codes = job.end(PATIENCE_S)
+    del codes[rank]
+    one_error(job, codes, 1, f"rank {rank} on .* has ended without a word", f"rank {rank} is killed")
+
+
+def rank_0_missing(t):
+    one_error(job := t.job("--timeout", "1", ranks=[2]), job.end(), 1, "rank 0 has not answered at MASTER_ADDR=127.0.0.1", "rank 0 is missing")
+
+
+def unlike(t):
+    one_error(job := t.job("--steps", "3", own={2: ["--lr", "0.5"]}), job.end(), 2, "rank 2 on .* another --lr than rank 0", "another rate")
+    one_error(job := t.job("--steps", "x"), job.end(), 2, "--steps", "a wrong option")
+    one_error(job := t.job("--steps", "3", "--metrics", "/dev/full"), job.end(PATIENCE_S), 1, "/dev/full", "rank 0 alone fails")
+    job = t.job("--steps", "3", env={None: {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}}, ranks=[0, 1, 2])
+    one_error(job, job.end(), 2, "the plan is for 4 devices, but WORLD_SIZE is 3", "too few")
+
+
+def wrong_variables(t):
+    for rank, env, word in ((0, {"MASTER_PORT": "x"}, 'MASTER_PORT is to be a whole number from 1 to 65535, not "x"'),
+                            (1, {"MASTER_ADDR": None}, "MASTER_ADDR is not set"), (2, {"RANK": "4"}, "RANK is 4 where WORLD_SIZE is 4"),
+                            (0, {"RANK": "-1"}, "RANK is to be"), (3, {"LOCAL_RANK": "y"}, "LOCAL_RANK is to be"),
+                            (0, {"WORLD_SIZE": "4x"}, "WORLD_SIZE is to be"), (0, {"MPP_RENDEZVOUS": "http://x"}, "MPP_RENDEZVOUS is to be"),
+                            (1, {"MPP_RENDEZVOUS": "file:///nowhere/at/all"}, "/nowhere/at/"),
+                            (0, {"MASTER_ADDR": "no..host"}, "MASTER_ADDR=no..host")):
+        job = t.job(ranks=[rank], env={rank: env})
+        one_error(job, job.end(), 2, re.escape(word), f"{env}")
+
+
+def strangers(t):
+    """Whoever is no rank is sent away; two processes of one rank, or a second job on the port, are told so."""
+    port, ended = free_port(), threading.Event()
+
+    def talk():
+        while not ended.is_set():
+            try:
+                with socket.create_connection(("127.0.0.1", port), 1) as s:
+                    s.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                    s.settimeout(0.2)
+                    s.recv(1)
+            except OSError:
+                time.sleep(0.05)
+
+    job = t.job("--steps", "2", port=port, ranks=[0, 1])
+    thread = threading.Thread(target=talk)
+    thread.start()
+    silent = None
+    while silent is None and job.processes[0].poll() is None:
+        try:
+            silent = socket.create_connection(("127.0.0.1", port), 1)
+        except OSError:
+            time.sleep(0.05)
+    second = t.job(port=port, ranks=[0])
+    one_error(second, second.end(), 2, f"MASTER_PORT {port} is in use", "a second job on the port")
+    twice = t.job("--timeout", "60", port=port, ranks=[1])  # whichever of the two comes later
+    while job.processes[1].poll() is None and twice.processes[1].poll() is None:
+        time.sleep(0.02)
+    other = t.job("--steps", "2", port=port, ranks=[2, 3])
+    codes = {**job.end(PATIENCE_S), "twice": twice.end(PATIENCE_S)[1], **other.end(PATIENCE_S)}
+    ended.set()
+    thread.join()
+    silent.close()
+    said = job.errors() + twice.errors() + other.errors()
+    h.check(sorted([codes[1], codes["twice"]]) == [0, 2] and codes[0] == codes[2] == codes[3] == 0, "strangers do not matter", f"{codes} {said}")
+    h.check(len(said) == 1 and "rank 1 on" in said[0] and "is there twice" in said[0], "one rank twice", said)
+
+
+def stale_file(t):
+    """A file of a job that was killed does not matter; that of one that comes together does."""
+    file = h.TMP / "stale"
+    killed = t.job(file=file, ranks=[0])
+    while not file.exists() and killed.processes[0].poll() is None:
+        time.sleep(0.02)
+    second = t.job(file=file, ranks=[0])
+    one_error(second, second.end(), 2, "another job is coming together", "a second job by the file")
+    killed.processes[0].kill()
+    killed.end()
+    h.check(file.exists(), "the file stays")
+    job = t.job("--steps", "2", file=file)
+    h.check(set(job.end(PATIENCE_S).values()) == {0} and not file.exists(), "an old file is replaced", job.err)
+
+
+def names(t):
+    """Hosts by name, IPv6, and the ports beside the one that torchrun keeps."""
+    cases = [("localhost", {})]
+    try:
+        cases.append(("::1", {"port": free_port(socket.AF_INET6, "::1")}))
+    except OSError:
+        h.skip("no IPv6 here")
+    for address, more in cases:
+        job = t.job("--steps", "1", address=address, **more)
+        h.check(set(job.end(PATIENCE_S).values()) == {0}, address, job.err)
+    with socket.socket() as agent:  # torchrun's own
+        agent.bind(("127.0.0.1", 0))
+        agent.listen()
+        job = t.job("--steps", "1", port=agent.getsockname()[1],
+                    env={None: {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none"}})
+        h.check(set(job.end(PATIENCE_S).values()) == {0}, "beside torchrun's agent", job.err)
+
+
+def main():
+    t = absent = None
+    for fix, sample in PLANS:
+        if sample or h.FULL:
+            t = same_as_threads(fix)
+    absent = t.job("--timeout", "15", ranks=[0, 1, 3])  # while the rest goes on
+    for part in h.only(["checkpoints", "stop", "rank_0_missing", "unlike", "wrong_variables", "strangers", "stale_file", "names"]):
+        h.guarded(part, globals()[part], t)
+    for rank in (2, 0):
+        h.guarded(f"kill {rank}", killed, t, rank)
+    one_error(absent, absent.end(PATIENCE_S), 1, "rank 2 of 4 has not come .* but 0 to 1, 3 have", "a missing rank")
+
+
+main()
+sys.exit(h.finish())
