@@ -11,6 +11,7 @@ enum {
     HALF_PART = 1 << 24,         /* floats that 16-bit sums over ranks are formed of at a time (collectives.c) */
     SUM_DOUBLES = 2 * 512 * 32 * 8, /* mpp_column_parts, mpp_row_parts: about 512 blocks of 32 columns of up to 8 lanes; twice, for what
                                   * rounding up adds */
+    PAIR_CHANNELS = 2,           /* of NCCL's sends to a rank of another machine (src/graph/paths.cc, ncclTopoGetNchannels) */
     ROW_BYTES = 16,              /* of each row: a double and two floats (kernels_loss.cu), the most of all kernels */
 };
 
@@ -167,43 +168,66 @@ static int copy_at(const struct mpp_mesh *mesh, unsigned mask, int index, int *o
     return at;
 }
 
-/* Elements of what sender I has for receiver K, 0: nothing; does it lie in one run of each side's array? (runtime/core/transfers.c) */
-static int64_t part_of(const struct mpp_transfer_line *t, const struct mpp_mesh *from, const struct mpp_mesh *to, int i, int k,
-                       bool *run_from_out, bool *run_to_out)
+/* Where a rank's block of a message begins and ends along each dimension. */
+struct block {
+    int64_t from[MPP_GRAPH_MAX_DIMS], end[MPP_GRAPH_MAX_DIMS];
+};
+
+static struct block *blocks_of(struct mpp_arena *arena, const struct mpp_transfer_line *t, const struct mpp_stage *s, const unsigned *split)
 {
-    int64_t n = 1;
+    struct block *block = mpp_arena_array(arena, s->n_devices, struct block);
+    for (int i = 0; i < s->n_devices; i++)
+        for (int d = 0; d < t->n_dims; d++)
+            block_at(&s->mesh, split[d], i, t->dims[d], &block[i].from[d], &block[i].end[d]);
+    return block;
+}
+
+/* Extents of what both blocks hold; false: nothing. */
+static bool overlap_of(const struct block *a, const struct block *b, int n_dims, int64_t *n)
+{
+    for (int d = 0; d < n_dims; d++) {
+        n[d] = (a->end[d] < b->end[d] ? a->end[d] : b->end[d]) - (a->from[d] > b->from[d] ? a->from[d] : b->from[d]);
+        if (n[d] <= 0)
+            return false;
+    }
+    return true;
+}
+
+/* Bytes of a part of N elements, and whether it lies in one run of each side's array (runtime/core/transfers.c). */
+static int64_t part_of(const struct mpp_plan *plan, const struct mpp_transfer_line *t, const int64_t *n, bool *run_from_out, bool *run_to_out)
+{
+    int64_t bytes = mpp_dtype_bytes(t->dtype);
     bool first = true;
     *run_from_out = *run_to_out = true;
     for (int d = 0; d < t->n_dims; d++) {
-        int64_t a, a_end, b, b_end;
-        block_at(from, t->from_split[d], i, t->dims[d], &a, &a_end);
-        block_at(to, t->to_split[d], k, t->dims[d], &b, &b_end);
-        int64_t both = (a_end < b_end ? a_end : b_end) - (a > b ? a : b);
-        if (both <= 0)
-            return 0;
-        *run_from_out = *run_from_out && (first || both == block_of(from, t->from_split[d], t->dims[d]));
-        *run_to_out = *run_to_out && (first || both == block_of(to, t->to_split[d], t->dims[d]));
-        first = first && both == 1;
-        n *= both;
+        *run_from_out = *run_from_out && (first || n[d] == block_of(&plan->stages[t->from].mesh, t->from_split[d], t->dims[d]));
+        *run_to_out = *run_to_out && (first || n[d] == block_of(&plan->stages[t->to].mesh, t->to_split[d], t->dims[d]));
+        first = first && n[d] == 1;
+        bytes *= n[d];
     }
-    return n;
+    return bytes;
 }
 
 /* Of each rank of STAGE: how many it exchanges messages with, and the memory these are packed in. */
-static void add_line(const struct mpp_plan *plan, int stage, const struct mpp_transfer_line *t, int *pairs, int64_t *bytes)
+static void add_line(struct mpp_arena *arena, const struct mpp_plan *plan, int stage, const struct mpp_transfer_line *t, int *pairs,
+                     int64_t *bytes)
 {
     const struct mpp_stage *from = &plan->stages[t->from], *to = &plan->stages[t->to];
+    const struct block *sends = blocks_of(arena, t, from, t->from_split), *wants = blocks_of(arena, t, to, t->to_split);
     unsigned cut = 0;
     for (int d = 0; d < t->n_dims; d++)
         cut |= t->from_split[d];
     for (int i = 0; i < from->n_devices; i++) {
         int copies, copy = copy_at(&from->mesh, cut, i, &copies);
         for (int k = copy; k < to->n_devices; k += copies) { /* receivers take turns */
+            int64_t n[MPP_GRAPH_MAX_DIMS];
             bool run_from, run_to;
-            int64_t n = mpp_dtype_bytes(t->dtype) * part_of(t, &from->mesh, &to->mesh, i, k, &run_from, &run_to);
+            if (!overlap_of(&sends[i], &wants[k], t->n_dims, n))
+                continue;
+            int64_t part = part_of(plan, t, n, &run_from, &run_to);
             int rank = t->from == stage ? i : k;
-            pairs[rank] += n > 0;
-            bytes[rank] += t->from == stage ? (run_from ? 0 : t->depth * n) : run_to ? 0 : n;
+            pairs[rank]++;
+            bytes[rank] += t->from == stage ? (run_from ? 0 : t->depth * part) : run_to ? 0 : part;
         }
     }
 }
@@ -216,7 +240,7 @@ static void add_messages(struct mpp_arena *arena, const struct mpp_plan *plan, i
     int64_t *bytes = mpp_arena_array(arena, n, int64_t);
     for (int i = 0; i < transfers->n; i++)
         if (transfers->line[i].from == stage || transfers->line[i].to == stage)
-            add_line(plan, stage, &transfers->line[i], pairs, bytes);
+            add_line(arena, plan, stage, &transfers->line[i], pairs, bytes);
     for (int i = 0; i < n; i++) {
         out->pairs = pairs[i] > out->pairs ? pairs[i] : out->pairs;
         most(&out->messages, bytes[i]);
@@ -254,13 +278,13 @@ void mpp_beside_plan(struct mpp_arena *arena, const struct mpp_plan *plan, int s
 
 /* A connection's buffers of the three protocols are 4 MiB, 4.7 MiB and 0.5 MiB (NCCL, src/init.cc, computeBuffSizes), 10 MiB as they
  * are allocated (github.com/NVIDIA/nccl, issue 1685). A group of two has two connections a channel, a larger one three: that gives 480
- * and 720 MiB on 24 channels, where 544 and 688 MB were measured on four A100 (issue 964). A pair that only sends has one. */
+ * and 720 MiB on 24 channels, where 544 and 688 MB were measured on four A100 (issue 964). A pair only sends, over PAIR_CHANNELS. */
 void mpp_beside_price(const struct mpp_cluster *cluster, struct mpp_beside *b)
 {
     const int64_t connection = (int64_t)10 << 20;
-    int64_t connections = 2 * b->groups_of_two + 3 * (b->groups - b->groups_of_two) + b->pairs;
+    int64_t connections = 2 * b->groups_of_two + 3 * (b->groups - b->groups_of_two);
     b->on_gpu = cluster->kind != MPP_LINK_SHARED;
-    b->nccl = b->on_gpu ? cluster->channels * connections * connection : 0;
+    b->nccl = b->on_gpu ? (cluster->channels * connections + PAIR_CHANNELS * b->pairs) * connection : 0;
     b->context = b->on_gpu ? cluster->device.context_bytes : 0;
     b->bytes = b->own_bytes + b->nccl + b->context;
 }
