@@ -60,8 +60,7 @@ static enum mpp_status lay_out(void *context, const struct mpp_plan *plan, int s
     struct mpp_arena *scratch = mpp_arena_scratch(l->arena);
     *out_bytes = 0;
     struct mpp_lprog *prog;
-    enum mpp_status st = mpp_lower(scratch, plan->stages[stage].graph, plan, stage, l->transfers,
-                                   mpp_device_usable_bytes(&l->cluster->device), &prog);
+    enum mpp_status st = mpp_lower_least(scratch, plan->stages[stage].graph, plan, stage, l->transfers, &prog);
     if (st == MPP_OK) {
         mpp_beside_price(l->cluster, &prog->memory.beside);
         *out_bytes = prog->arena_bytes + mpp_beside_over(l->cluster, &prog->memory.beside);

@@ -576,3 +576,12 @@ enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph
     mpp_beside_plan(arena, plan, stage, transfers, *out, &(*out)->memory.beside);
     return MPP_OK;
 }
+
+enum mpp_status mpp_lower_least(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan, int stage,
+                                const struct mpp_transfers *transfers, struct mpp_lprog **out)
+{
+    bool none;
+    *out = lower(arena, graph, plan, stage, transfers, false, 0, &none);
+    mpp_beside_plan(arena, plan, stage, transfers, *out, &(*out)->memory.beside);
+    return MPP_OK;
+}

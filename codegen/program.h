@@ -201,6 +201,10 @@ enum mpp_status mpp_lower(struct mpp_arena *arena, const struct mpp_graph *graph
                           int stage, const struct mpp_transfers *transfers, int64_t capacity_bytes,
                           struct mpp_lprog **out) MPP_CHECKED;
 
+/* The same, but nothing begins early: with the smallest arena. */
+enum mpp_status mpp_lower_least(struct mpp_arena *arena, const struct mpp_graph *graph, const struct mpp_plan *plan, int stage,
+                                const struct mpp_transfers *transfers, struct mpp_lprog **out) MPP_CHECKED;
+
 /* What a GPU takes beside the arena of stage STAGE, whose program is PROG: bounds from shapes, and how many communicators (beside.c).
  * mpp_lower has called it. ARENA: for scratch. */
 void mpp_beside_plan(struct mpp_arena *arena, const struct mpp_plan *plan, int stage, const struct mpp_transfers *transfers,
