@@ -7,7 +7,7 @@
 
 enum {
     BLAS_BYTES = 32 << 20,       /* MPP_BLAS_WORKSPACE_BYTES of cuda_internal.h */
-    SMALL_BYTES = 64,            /* struct mpp_step_factors */
+    SMALL_BYTES = 64,            /* struct mpp_step_factors, and struct mpp_step_values where passes are CUDA graphs (graph.c) */
     HALF_PART = 1 << 24,         /* floats that 16-bit sums over ranks are formed of at a time (collectives.c) */
     SUM_DOUBLES = 2 * 512 * 32 * 8, /* mpp_column_parts, mpp_row_parts: about 512 blocks of 32 columns of up to 8 lanes; twice, for what
                                   * rounding up adds */

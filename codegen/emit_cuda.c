@@ -278,7 +278,7 @@ static const char *name_of(const struct fused *f, const char *what)
 static const char *list_of(struct fused *f, enum fused_list form, const char *body, const char *beside)
 {
     const char *step = f->n_dropouts == 0 || !mpp_fused_mentions(body, "seed") ? ""
-                     : form == FUSED_NAMES ? "r->seed, r->step" : "uint64_t seed, int64_t step";
+                     : form == FUSED_NAMES ? "r->seed, mpp_now_of(r)" : "uint64_t seed, struct mpp_now now";
     const char *own = mpp_fused_parameters(f, form, body);
     return mpp_arena_printf(f->e->arena, "%s%s%s%s%s", step, *step && (*own || *beside) ? ", " : "", own,
                             *own && *beside ? ", " : "", beside);
@@ -287,7 +287,7 @@ static const char *list_of(struct fused *f, enum fused_list form, const char *bo
 static void add_head(struct fused *f, struct mpp_text *out, const char *form, const char *name, const char *parameters)
 {
     add_line(out, 0, mpp_arena_printf(f->e->arena, "%s void @_%s(%s)", form, name, parameters));
-    mpp_text_add(out, "{\n");
+    mpp_text_add(out, "{\n%s", strstr(parameters, "struct mpp_now now") ? "    const int64_t step = mpp_now_step(now);\n" : "");
 }
 
 /* "cols % 4 == 0 && mpp_aligned16(a, y)": when W may be more than 1; NULL: never. */

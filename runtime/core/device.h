@@ -39,6 +39,14 @@ void mpp_device_abandon(struct mpp_rank *r);
 void mpp_device_put(struct mpp_rank *r, void *to_device, const void *from, size_t bytes);
 void mpp_device_get(struct mpp_rank *r, void *to, const void *from_device, size_t bytes);
 
+/* A step begins: r->step and r->hyper are set. */
+void mpp_device_step(struct mpp_rank *r);
+
+/* Runs WORK, a pass of R's step (forward, backward and prologue: of r->chunk and r->micro_batch), on the rank's thread. From its
+ * second time on a device may launch again what it launched then, without a call of WORK. */
+enum mpp_pass { MPP_PASS_FORWARD, MPP_PASS_BACKWARD, MPP_PASS_PROLOGUE, MPP_PASS_UPDATE };
+void mpp_device_pass(struct mpp_rank *r, enum mpp_pass pass, void (*work)(struct mpp_rank *r));
+
 /* Waits until all that R has begun is done: before clocks are read and ranks told of it. */
 void mpp_device_synchronize(struct mpp_rank *r);
 

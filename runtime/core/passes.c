@@ -1,6 +1,7 @@
 /* passes.c - mpp_forward and mpp_backward, and what comes before and around them. */
 #include <stdlib.h>
 
+#include "device.h"
 #include "feed.h"
 #include "job.h"
 #include "passes.h"
@@ -75,7 +76,7 @@ void mpp_forward(struct mpp_rank *r, int chunk, int micro_batch)
     r->micro_batch = micro_batch;
     double begun_s = mpp_trace_begin(r), cpu_s = mpp_trace_cpu(r);
     place_inputs(r, micro_batch, true);
-    r->stage->chunks[chunk].forward(r);
+    mpp_device_pass(r, MPP_PASS_FORWARD, r->stage->chunks[chunk].forward);
     mpp_trace_end_pass(r, begun_s, cpu_s, MPP_TRACE_FORWARD, chunk, micro_batch);
 }
 
@@ -87,7 +88,7 @@ void mpp_backward(struct mpp_rank *r, int chunk, int micro_batch)
     r->micro_batch = micro_batch;
     double begun_s = mpp_trace_begin(r), cpu_s = mpp_trace_cpu(r);
     place_inputs(r, micro_batch, false);
-    r->stage->chunks[chunk].backward(r);
+    mpp_device_pass(r, MPP_PASS_BACKWARD, r->stage->chunks[chunk].backward);
     mpp_trace_end_pass(r, begun_s, cpu_s, MPP_TRACE_BACKWARD, chunk, micro_batch);
 }
 
@@ -99,7 +100,7 @@ void mpp_passes_run(struct mpp_rank *r)
         r->micro_batch = m;
         double begun_s = mpp_trace_begin(r);
         place_inputs(r, m, true);
-        r->stage->prologue(r);
+        mpp_device_pass(r, MPP_PASS_PROLOGUE, r->stage->prologue);
         mpp_trace_end(r, begun_s, MPP_TRACE_PROLOGUE, 0, m, 0);
     }
     r->stage->step(r);

@@ -173,6 +173,7 @@ static void set_step(struct mpp_rank *r, int64_t step)
     const struct mpp_job *job = local_of(r)->job;
     r->step = step;
     r->hyper.lr = mpp_trainer_lr(r->program, job->options->lr, job->options->steps, step);
+    mpp_device_step(r);
 }
 
 static void divide_part(struct mpp_rank *r, char *at, int64_t n, double scale)
@@ -355,7 +356,7 @@ static void train(struct mpp_rank *r)
         mpp_passes_run(r);
         mpp_feed_release(local_of(r)->feed);
         double update_s = mpp_trace_begin(r);
-        r->stage->update(r);
+        mpp_device_pass(r, MPP_PASS_UPDATE, r->stage->update);
         mpp_trace_end(r, update_s, MPP_TRACE_UPDATE, 0, 0, 0);
         double report_s = mpp_trace_begin(r);
         struct mpp_step_report report = report_of(r, begun_s, loss_scale);

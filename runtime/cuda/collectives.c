@@ -99,35 +99,8 @@ void mpp_reduce_scatter(struct mpp_rank *r, unsigned mask, int64_t outer, int64_
 
 /* ---- beside the rank's work ----------------------------------------------------------------------------------------- */
 
-/* The communication stream goes on once the compute stream has done what it was given. */
-static cudaStream_t go_beside(struct mpp_rank *r)
-{
-    struct mpp_device *d = r->device;
-    MPP_CUDA_CHECK(r, cudaEventRecord(d->computed, d->compute));
-    MPP_CUDA_CHECK(r, cudaStreamWaitEvent(d->communication, d->computed, 0));
-    return d->communication;
-}
-
 /* Where a sum of so many bytes takes several times as long as it takes to begin one: 8 MiB at 100 GB/s are 80 us. */
 enum { BUCKET_BYTES = 8 << 20 };
-
-static void empty_bucket(struct mpp_rank *r)
-{
-    struct mpp_bucket *b = &r->device->bucket;
-    if (b->n == 0)
-        return;
-    ncclComm_t comm = mpp_cuda_group(r, b->mask);
-    cudaStream_t stream = go_beside(r);
-    MPP_NCCL_CHECK(r, b->mask, comm, ncclGroupStart());
-    for (int i = 0; i < b->n; i++) {
-        mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)b->mask);
-        MPP_NCCL_CHECK(r, b->mask, comm, ncclAllReduce(b->x[i], b->x[i], (size_t)b->count[i], ncclFloat32, ncclSum, comm, stream));
-    }
-    mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)b->mask);
-    MPP_NCCL_CHECK(r, b->mask, comm, ncclGroupEnd());
-    b->n = 0;
-    b->bytes = 0;
-}
 
 /* Small sums wait for others, so that a layer's biases and norms cost one call; at the latest until mpp_wait. */
 void mpp_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t count)
@@ -136,14 +109,14 @@ void mpp_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t c
         return;
     struct mpp_bucket *b = &r->device->bucket;
     if (b->mask != mask)
-        empty_bucket(r);
+        mpp_cuda_empty_bucket(r);
     r->device->n_begun++;
     b->mask = mask;
     b->x[b->n] = x;
     b->count[b->n++] = count;
     b->bytes += 4 * count;
     if (b->n == MPP_BUCKET_SUMS || b->bytes >= BUCKET_BYTES)
-        empty_bucket(r);
+        mpp_cuda_empty_bucket(r);
 }
 
 void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, float *src, float *dst)
@@ -154,7 +127,7 @@ void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, 
         return;
     }
     r->device->n_begun++;
-    scatter_sums(r, go_beside(r), MPP_SCRATCH_BESIDE, mask, &c, src, dst);
+    scatter_sums(r, mpp_cuda_beside(r), MPP_SCRATCH_BESIDE, mask, &c, src, dst);
 }
 
 void mpp_wait(struct mpp_rank *r)
@@ -163,10 +136,7 @@ void mpp_wait(struct mpp_rank *r)
     if (d == NULL || d->n_begun == 0)
         return;
     double begun_s = mpp_trace_begin(r);
-    empty_bucket(r);
-    MPP_CUDA_CHECK(r, cudaEventRecord(d->communicated, d->communication));
-    MPP_CUDA_CHECK(r, cudaStreamWaitEvent(d->compute, d->communicated, 0));
-    d->n_begun = 0;
+    mpp_cuda_join(r);
     mpp_trace_end(r, begun_s, MPP_TRACE_SUMS, 0, 0, 0);
 }
 
@@ -205,7 +175,7 @@ static void gather_beside(struct mpp_rank *r, int64_t bytes, unsigned mask, int6
                           const void *src, void *dst)
 {
     struct mpp_device *d = r->device;
-    gather(r, go_beside(r), MPP_SCRATCH_BESIDE, bytes, mask, outer, extent, inner, src, dst);
+    gather(r, mpp_cuda_beside(r), MPP_SCRATCH_BESIDE, bytes, mask, outer, extent, inner, src, dst);
     MPP_CUDA_CHECK(r, cudaEventRecord(d->gathered[d->n_gathers++ % MPP_GATHERS], d->communication));
 }
 
@@ -225,8 +195,10 @@ void mpp_gather_wait(struct mpp_rank *r, int64_t under_way)
 {
     struct mpp_device *d = r->device;
     int64_t last = d->n_gathers - under_way - 1;
-    if (last >= 0)
-        MPP_CUDA_CHECK(r, cudaStreamWaitEvent(d->compute, d->gathered[last % MPP_GATHERS], 0));
+    if (last < d->n_gathered)
+        return;
+    MPP_CUDA_CHECK(r, cudaStreamWaitEvent(d->compute, d->gathered[last % MPP_GATHERS], 0));
+    d->n_gathered = last + 1;
 }
 
 /* dst may lie in src. */

@@ -21,8 +21,10 @@
 extern "C" {
 #endif
 
+struct mpp_error;
 struct mpp_products; /* chosen algorithms of cuBLASLt (gemm.c) */
 struct mpp_channels; /* communicators of transfers (transfers.c) */
+struct mpp_graphs;   /* passes that are launched as graphs (graph.c) */
 
 /* Device memory beside the arena, by use. Each grows to what is asked of it, which the first step does; later steps
  * allocate nothing. */
@@ -51,13 +53,20 @@ struct mpp_step_factors {
     bool first;
 };
 
+/* What kernels are given that changes from step to step. Kernels of a graph find it on the device. */
+struct mpp_step_values {
+    int64_t step;
+    double lr;
+    struct mpp_step_factors factors; /* of steps that skip nothing; where the loss is scaled, mpp_device.factors tells */
+};
+
 struct mpp_device {
     int ordinal;                          /* of the GPU */
     char name[256];
     cudaStream_t compute, communication;
     cudaEvent_t computed, communicated;   /* what the other stream waits for */
     cudaEvent_t gathered[MPP_GATHERS];    /* the ends of the last gathers beside the rank's work, in turns */
-    int64_t n_gathers;                    /* that were begun so far */
+    int64_t n_gathers, n_gathered;        /* that were begun so far; the first ones, for which the compute stream waits already */
     struct mpp_bucket bucket;
     uint64_t last;                        /* what it was last given that takes other ranks (core/waits.h); 0: nothing */
     int n_begun;                          /* sums on the communication stream since the last mpp_wait */
@@ -69,6 +78,9 @@ struct mpp_device {
     void *scratch[MPP_N_SCRATCH];
     size_t scratch_bytes[MPP_N_SCRATCH];
     struct mpp_step_factors *factors;     /* on the device; made by mpp_loss_scale */
+    struct mpp_graphs *graphs;            /* NULL: every pass launches its kernels itself */
+    struct mpp_step_values *values;       /* of the running step, on the device; NULL where there are no graphs */
+    const struct mpp_step_values *kept;   /* the same while a graph is captured; else NULL */
     const float *skipped;                 /* the device's count of skipped steps; NULL: r->skipped tells */
     int64_t outside_bytes;                /* allocated beside the arena */
     char others[192];                     /* that held memory of the GPU when this rank came (nvml.h) */
@@ -79,6 +91,15 @@ static inline cudaStream_t mpp_stream(const struct mpp_rank *r)
 {
     return r->device != NULL ? r->device->compute : (cudaStream_t)0;
 }
+
+/* Where kernels that are launched now find a step's values; NULL: in their arguments. */
+static inline const struct mpp_step_values *mpp_kept_values(const struct mpp_rank *r)
+{
+    return r->device != NULL ? r->device->kept : NULL;
+}
+
+/* What r->step's update takes from the steps before (kernels_optimizer.cu). */
+struct mpp_step_factors mpp_step_factors_of(const struct mpp_rank *r);
 
 /* A turn of a wait, the first of them with TURN 0: soon a nap, so that others get on. */
 void mpp_cuda_nap(int *turn);
@@ -115,6 +136,26 @@ void mpp_columns_finish(struct mpp_rank *r, int64_t rows, int64_t cols, const do
 
 /* cuBLASLt's own memory. */
 #define MPP_BLAS_WORKSPACE_BYTES ((int64_t)32 << 20)
+
+/* Polls until STREAM has done its work; a rank whose peers are gone leaves. */
+void mpp_cuda_wait_for(struct mpp_rank *r, cudaStream_t stream);
+
+/* groups.c. The communication stream goes on once the compute stream has done what it was given. */
+cudaStream_t mpp_cuda_beside(struct mpp_rank *r);
+/* Sums that wait in r->device->bucket begin. */
+void mpp_cuda_empty_bucket(struct mpp_rank *r);
+/* What the compute stream is given next comes after all sums and gathers that were begun beside it. */
+void mpp_cuda_join(struct mpp_rank *r);
+
+/* graph.c. mpp_graphs_open: r->device->graphs where MPP_GRAPHS=1 asks for them. mpp_graphs_forget: memory that graphs use is
+ * about to go; they are captured anew. mpp_graphs_free: before communicators go, waits for nothing; nothing where there are none. */
+int mpp_graphs_open(struct mpp_rank *r, struct mpp_error *error);
+void mpp_graphs_forget(struct mpp_rank *r);
+void mpp_graphs_free(struct mpp_rank *r);
+/* Around what no graph can hold, a message to or from another stage: where a pass is being captured, the graph ends, and after
+ * it another one begins. */
+void mpp_graphs_pause(struct mpp_rank *r, bool sends, int transfer, const void *x);
+void mpp_graphs_resume(struct mpp_rank *r);
 
 /* gemm.c; NULL: out of memory; freed by free(). */
 struct mpp_products *mpp_products_new(void);

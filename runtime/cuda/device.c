@@ -180,6 +180,8 @@ int mpp_device_open(struct mpp_rank *r, struct mpp_error *error)
     if (code == MPP_EXIT_OK)
         code = mpp_device_attach(r, ordinal, error);
     if (code == MPP_EXIT_OK)
+        code = mpp_graphs_open(r, error);
+    if (code == MPP_EXIT_OK)
         code = mpp_cuda_allocate(r, (void **)&r->arena, bytes, "an arena", error);
     if (code != MPP_EXIT_OK)
         return code;
@@ -195,6 +197,7 @@ void mpp_device_detach(struct mpp_rank *r)
     if (d == NULL)
         return;
     (void)cudaSetDevice(d->ordinal);
+    mpp_graphs_free(r);
     mpp_groups_free(r);
     mpp_channels_free(r);
     if (d->compute != NULL)
@@ -202,6 +205,7 @@ void mpp_device_detach(struct mpp_rank *r)
     for (int i = 0; i < MPP_N_SCRATCH; i++)
         (void)cudaFree(d->scratch[i]);
     (void)cudaFree(d->factors);
+    (void)cudaFree(d->values);
     (void)cudaFree(d->blas_workspace);
     free(d->products);
     if (d->blas != NULL)
@@ -235,6 +239,7 @@ void mpp_device_abandon(struct mpp_rank *r)
 {
     if (r->device == NULL)
         return;
+    mpp_graphs_free(r);
     mpp_groups_free(r);
     mpp_channels_free(r);
 }
@@ -248,8 +253,7 @@ void mpp_cuda_nap(int *turn)
         usleep(NAP_US);
 }
 
-/* Until STREAM has done its work; a rank whose peers are gone leaves. */
-static void wait_for(struct mpp_rank *r, cudaStream_t stream)
+void mpp_cuda_wait_for(struct mpp_rank *r, cudaStream_t stream)
 {
     cudaError_t code;
     for (int turn = 0; (code = cudaStreamQuery(stream)) == cudaErrorNotReady;) {
@@ -272,7 +276,7 @@ void mpp_device_put(struct mpp_rank *r, void *to_device, const void *from, size_
 
 void mpp_device_get(struct mpp_rank *r, void *to, const void *from_device, size_t bytes)
 {
-    wait_for(r, mpp_stream(r));
+    mpp_cuda_wait_for(r, mpp_stream(r));
     MPP_CUDA_CHECK(r, cudaMemcpyAsync(to, from_device, bytes, cudaMemcpyDeviceToHost, mpp_stream(r)));
     MPP_CUDA_CHECK(r, cudaStreamSynchronize(mpp_stream(r)));
 }
@@ -292,11 +296,12 @@ void mpp_zero(struct mpp_rank *r, void *x, size_t bytes)
 void mpp_device_synchronize(struct mpp_rank *r)
 {
     if (r->device != NULL)
-        wait_for(r, r->device->compute);
+        mpp_cuda_wait_for(r, r->device->compute);
 }
 
 const char *mpp_device_describe(const struct mpp_rank *r, char *text, size_t n)
 {
-    (void)snprintf(text, n, "%s each%s", r->device->name, mpp_products_tf32(r->device->products) ? ", products of f32 in TF32" : "");
+    (void)snprintf(text, n, "%s each%s%s", r->device->name, mpp_products_tf32(r->device->products) ? ", products of f32 in TF32" : "",
+                   r->device->graphs != NULL ? ", CUDA graphs" : "");
     return text;
 }

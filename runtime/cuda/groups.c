@@ -90,6 +90,48 @@ ncclComm_t mpp_cuda_group(struct mpp_rank *r, unsigned mask)
     return *comm;
 }
 
+/* ---- beside the compute stream ---- */
+
+cudaStream_t mpp_cuda_beside(struct mpp_rank *r)
+{
+    struct mpp_device *d = r->device;
+    MPP_CUDA_CHECK(r, cudaEventRecord(d->computed, d->compute));
+    MPP_CUDA_CHECK(r, cudaStreamWaitEvent(d->communication, d->computed, 0));
+    return d->communication;
+}
+
+void mpp_cuda_empty_bucket(struct mpp_rank *r)
+{
+    struct mpp_bucket *b = &r->device->bucket;
+    if (b->n == 0)
+        return;
+    ncclComm_t comm = mpp_cuda_group(r, b->mask);
+    cudaStream_t stream = mpp_cuda_beside(r);
+    MPP_NCCL_CHECK(r, b->mask, comm, ncclGroupStart());
+    for (int i = 0; i < b->n; i++) {
+        mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)b->mask);
+        MPP_NCCL_CHECK(r, b->mask, comm, ncclAllReduce(b->x[i], b->x[i], (size_t)b->count[i], ncclFloat32, ncclSum, comm, stream));
+    }
+    mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)b->mask);
+    MPP_NCCL_CHECK(r, b->mask, comm, ncclGroupEnd());
+    b->n = 0;
+    b->bytes = 0;
+}
+
+void mpp_cuda_join(struct mpp_rank *r)
+{
+    struct mpp_device *d = r->device;
+    mpp_cuda_empty_bucket(r);
+    if (d->n_begun == 0 && d->n_gathered == d->n_gathers)
+        return;
+    MPP_CUDA_CHECK(r, cudaEventRecord(d->communicated, d->communication));
+    MPP_CUDA_CHECK(r, cudaStreamWaitEvent(d->compute, d->communicated, 0));
+    d->n_begun = 0;
+    d->n_gathered = d->n_gathers;
+}
+
+/* ---- ends ---- */
+
 /* In a job all ranks have done their work by then (core/trainer.c), or it has failed. Ranks that tests make end when they like. */
 void mpp_comm_end(const struct mpp_rank *r, ncclComm_t comm)
 {

@@ -22,7 +22,8 @@ enum {
 struct task {
     struct mpp_attention a;
     uint64_t seed;
-    int64_t step, first_sample;
+    struct mpp_now now;
+    int64_t first_sample;
     bool drops;
 };
 
@@ -33,7 +34,7 @@ static struct task task_of(const struct mpp_rank *r, const struct mpp_attention 
     t.drops = r->training && a->dropout > 0.0f;
     if (t.drops) {
         t.seed = r->seed;
-        t.step = r->step;
+        t.now = mpp_now_of(r);
         t.first_sample = mpp_first_sample(r);
     }
     return t;
@@ -83,7 +84,8 @@ static __device__ float factor_of(const struct task &t, const struct head &h, in
                        (uint64_t)(t.a.heads.offset + h.head);
     element = element * (uint64_t)t.a.seq_q.global + (uint64_t)(t.a.seq_q.offset + i);
     element = element * (uint64_t)t.a.seq_k.global + (uint64_t)(t.a.seq_k.offset + j);
-    return mpp_dropout_factor(mpp_uniform_at(t.seed, t.step, t.a.op, (uint32_t)element, (uint32_t)(element >> 32)), t.a.dropout);
+    return mpp_dropout_factor(mpp_uniform_at(t.seed, mpp_now_step(t.now), t.a.op, (uint32_t)element, (uint32_t)(element >> 32)),
+                              t.a.dropout);
 }
 
 /* ---- tiles ------------------------------------------------------------------------------------------------- */

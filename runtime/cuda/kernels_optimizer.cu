@@ -77,7 +77,7 @@ static __host__ __device__ struct mpp_step_factors factors_of(double beta1, doub
     return f;
 }
 
-__global__ void loss_scale_kernel(bool dynamic, float every, double limit, double step, double beta1, double beta2,
+__global__ void loss_scale_kernel(bool dynamic, float every, double limit, struct mpp_now now, double beta1, double beta2,
                                   const float *square_sum, float *norm, float *grad_scale, float *loss_scale, float *good,
                                   float *skipped, struct mpp_step_factors *factors)
 {
@@ -97,29 +97,58 @@ __global__ void loss_scale_kernel(bool dynamic, float every, double limit, doubl
     mpp_write(loss_scale, 0, scale);
     mpp_write(good, 0, in_a_row);
     mpp_write(skipped, 0, left_out);
-    *factors = factors_of(beta1, beta2, step - (double)left_out);
+    *factors = factors_of(beta1, beta2, (double)mpp_now_step(now) - (double)left_out);
 }
 
 void mpp_loss_scale(struct mpp_rank *r, bool dynamic, int64_t every, const float *square_sum, float *norm, float *grad_scale,
                     float *loss_scale, float *good, float *skipped)
 {
     const struct mpp_hyper *h = &r->hyper;
-    MPP_LAUNCH(r, loss_scale_kernel, 1, 1, 0, dynamic, (float)every, h->clip_norm, (double)r->step, h->beta1, h->beta2, square_sum, norm,
+    MPP_LAUNCH(r, loss_scale_kernel, 1, 1, 0, dynamic, (float)every, h->clip_norm, mpp_now_of(r), h->beta1, h->beta2, square_sum, norm,
                grad_scale, loss_scale, good, skipped, r->device->factors);
     r->device->skipped = skipped;
 }
 
-/* Of this step: NULL where the device has them. */
+struct mpp_step_factors mpp_step_factors_of(const struct mpp_rank *r)
+{
+    return factors_of(r->hyper.beta1, r->hyper.beta2, (double)(r->step - r->skipped));
+}
+
+/* Where the device has this step's; NULL: it is given them. */
 static const struct mpp_step_factors *device_factors(const struct mpp_rank *r)
 {
-    return r->device != NULL && r->device->skipped != NULL ? r->device->factors : NULL;
+    const struct mpp_step_values *kept = mpp_kept_values(r);
+    if (r->device != NULL && r->device->skipped != NULL)
+        return r->device->factors;
+    return kept != NULL ? &kept->factors : NULL;
+}
+
+/* The rate of this step, as the kernels take it. */
+struct rate {
+    double given;
+    const double *kept; /* on the device; NULL: GIVEN */
+};
+
+static struct rate rate_of(const struct mpp_rank *r)
+{
+    const struct mpp_step_values *kept = mpp_kept_values(r);
+    struct rate lr;
+    lr.given = r->hyper.lr;
+    lr.kept = kept != NULL ? &kept->lr : NULL;
+    return lr;
+}
+
+static __device__ __forceinline__ double rate_now(struct rate lr)
+{
+    return lr.kept != NULL ? *lr.kept : lr.given;
 }
 
 /* ---- updates -------------------------------------------------------------------------------------------- */
 
 struct adamw {
-    double lr;
-    float decay, epsilon, keep1, take1, keep2, take2;
+    struct rate lr;
+    double weight_decay;
+    float epsilon, keep1, take1, keep2, take2;
 };
 
 /* FACTORS where the device has them, else GIVEN. */
@@ -130,7 +159,8 @@ __global__ void adamw_kernel(int64_t n, struct adamw a, struct mpp_step_factors 
     const float scale = grad_scale != NULL ? mpp_read(grad_scale, 0) : 1.0f;
     const struct mpp_step_factors f = factors != NULL ? *factors : given;
     /* lr (m / c1) / (sqrt(v / c2) + eps) */
-    const float step = (float)(a.lr / f.correct1), root = (float)f.root;
+    const double lr = rate_now(a.lr);
+    const float step = (float)(lr / f.correct1), root = (float)f.root, decay = (float)(lr * a.weight_decay);
     if (scale == 0.0f)
         return;
     MPP_EACH(i, n / W) {
@@ -141,7 +171,7 @@ __global__ void adamw_kernel(int64_t n, struct adamw a, struct mpp_step_factors 
             m1.at[k] = MPP_FMAF(a.keep1, m1.at[k], a.take1 * x);
             v1.at[k] = MPP_FMAF(a.keep2, v1.at[k], a.take2 * x * x);
             float update = step * m1.at[k] / MPP_FMAF(sqrtf(v1.at[k]), root, a.epsilon);
-            w.at[k] -= MPP_FMAF(a.decay, w.at[k], update);
+            w.at[k] -= MPP_FMAF(decay, w.at[k], update);
         }
         mpp_write_pack<W>(m, i * W, m1);
         mpp_write_pack<W>(v, i * W, v1);
@@ -153,10 +183,10 @@ void mpp_adamw(struct mpp_rank *r, int64_t count, float weight_decay, const floa
                float *v)
 {
     const struct mpp_hyper *h = &r->hyper;
-    const struct mpp_step_factors given = factors_of(h->beta1, h->beta2, (double)(r->step - r->skipped)), *factors = device_factors(r);
+    const struct mpp_step_factors given = mpp_step_factors_of(r), *factors = device_factors(r);
     struct adamw a;
-    a.lr = h->lr;
-    a.decay = (float)(h->lr * (double)weight_decay);
+    a.lr = rate_of(r);
+    a.weight_decay = (double)weight_decay;
     a.epsilon = (float)h->epsilon;
     a.keep1 = (float)h->beta1;
     a.take1 = (float)(1 - h->beta1);
@@ -170,18 +200,19 @@ void mpp_adamw(struct mpp_rank *r, int64_t count, float weight_decay, const floa
 }
 
 struct sgd {
-    float lr, momentum, weight_decay;
+    struct rate lr;
+    float momentum, weight_decay;
     bool nesterov;
 };
 
 __global__ void sgd_kernel(int64_t n, struct sgd s, const float *grad_scale, const float *grad, float *param)
 {
-    const float scale = grad_scale != NULL ? mpp_read(grad_scale, 0) : 1.0f;
+    const float scale = grad_scale != NULL ? mpp_read(grad_scale, 0) : 1.0f, lr = (float)rate_now(s.lr);
     if (scale == 0.0f)
         return;
     MPP_EACH(i, n) {
         float w = mpp_read(param, i);
-        mpp_write(param, i, w - s.lr * MPP_FMAF(s.weight_decay, w, mpp_read(grad, i) * scale));
+        mpp_write(param, i, w - lr * MPP_FMAF(s.weight_decay, w, mpp_read(grad, i) * scale));
     }
 }
 
@@ -191,14 +222,14 @@ __global__ void momentum_kernel(int64_t n, struct sgd s, bool first, const struc
     const float scale = grad_scale != NULL ? mpp_read(grad_scale, 0) : 1.0f;
     const bool begins = factors != NULL ? factors->first : first;
     const float keep = begins ? 0.0f : s.momentum; /* v = g at step 1 */
-    const float along = s.nesterov ? s.momentum : 1.0f, direct = s.nesterov ? 1.0f : 0.0f;
+    const float lr = (float)rate_now(s.lr), along = s.nesterov ? s.momentum : 1.0f, direct = s.nesterov ? 1.0f : 0.0f;
     if (scale == 0.0f)
         return;
     MPP_EACH(i, n) {
         float w = mpp_read(param, i), g = MPP_FMAF(s.weight_decay, w, mpp_read(grad, i) * scale);
         float v1 = MPP_FMAF(keep, mpp_read(velocity, i), g);
         mpp_write(velocity, i, v1);
-        mpp_write(param, i, w - s.lr * MPP_FMAF(along, v1, direct * g));
+        mpp_write(param, i, w - lr * MPP_FMAF(along, v1, direct * g));
     }
 }
 
@@ -207,7 +238,7 @@ void mpp_sgd(struct mpp_rank *r, int64_t count, float weight_decay, const float 
 {
     const struct mpp_hyper *h = &r->hyper;
     struct sgd s;
-    s.lr = (float)h->lr;
+    s.lr = rate_of(r);
     s.momentum = (float)h->momentum;
     s.weight_decay = weight_decay;
     s.nesterov = h->nesterov;

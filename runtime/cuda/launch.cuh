@@ -60,10 +60,7 @@ enum {
 
 #ifdef MPP_CUDA_SHIM
 #define MPP_LAUNCH_ON(r, stream, kernel, grid, block, shared_bytes, ...)                                              \
-    do {                                                                                                              \
-        (void)(r), (void)(stream);                                                                                    \
-        mpp_shim_launch(#kernel, dim3(grid), dim3(block), shared_bytes, [&]() { (kernel)(__VA_ARGS__); });            \
-    } while (0)
+    mpp_cuda_check(r, mpp_shim_launch(stream, #kernel, dim3(grid), dim3(block), shared_bytes, kernel, __VA_ARGS__), #kernel)
 #define MPP_SHARED(type, name) type *name = (type *)mpp_shim_shared()
 #else
 #define MPP_LAUNCH_ON(r, stream, kernel, grid, block, shared_bytes, ...)                                              \
@@ -81,6 +78,26 @@ enum {
     extern __shared__ __align__(16) unsigned char mpp_shared_bytes[]; \
     type *name = reinterpret_cast<type *>(mpp_shared_bytes)
 #endif
+
+/* The running step, for kernels that draw random numbers. A graph is launched again in later steps, where KEPT on the device tells. */
+struct mpp_now {
+    int64_t step;
+    const int64_t *kept; /* NULL: STEP */
+};
+
+static inline struct mpp_now mpp_now_of(const struct mpp_rank *r)
+{
+    const struct mpp_step_values *kept = mpp_kept_values(r);
+    struct mpp_now now;
+    now.step = r->step;
+    now.kept = kept != NULL ? &kept->step : NULL;
+    return now;
+}
+
+static __device__ __forceinline__ int64_t mpp_now_step(struct mpp_now now)
+{
+    return now.kept != NULL ? *now.kept : now.step;
+}
 
 /* for (int64_t i = this thread's number of all; i < n; ...) */
 #define MPP_EACH(i, n)                                                                                  \

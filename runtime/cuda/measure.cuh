@@ -1,5 +1,5 @@
 /* measure.cuh - how long each of a source file's kernels takes, or how many bytes it reads and writes, on a GPU. In test builds
- * alone, where launch.cuh includes it: it waits for every kernel.
+ * alone, where launch.cuh includes it: it waits for every kernel, so that MPP_KERNELS keeps passes from being CUDA graphs (graph.c).
  *
  *     make BACKEND=cuda KERNEL_FLAGS=-DMPP_MEASURE_KERNELS     # times of the emitted kernels; with -DMPP_COUNT_BYTES also: bytes
  *     MPP_KERNELS=FILE ./trainer ...                           # a line for each at the end: launches, ms, bytes, name

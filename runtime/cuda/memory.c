@@ -52,6 +52,7 @@ void *mpp_cuda_scratch(struct mpp_rank *r, enum mpp_scratch kind, size_t bytes)
     struct mpp_error error;
     MPP_CUDA_CHECK(r, cudaStreamSynchronize(d->compute));
     MPP_CUDA_CHECK(r, cudaStreamSynchronize(d->communication));
+    mpp_graphs_forget(r);
     MPP_CUDA_CHECK(r, cudaFree(d->scratch[kind]));
     d->outside_bytes -= (int64_t)d->scratch_bytes[kind];
     d->scratch[kind] = NULL;

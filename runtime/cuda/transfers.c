@@ -315,7 +315,9 @@ void mpp_send(struct mpp_rank *r, int transfer, const void *x)
 {
     double begun_s = mpp_trace_begin(r);
     const struct mpp_transfer *t = &r->program->transfers[transfer];
+    mpp_graphs_pause(r, true, transfer, x);
     send(r, transfer, x);
+    mpp_graphs_resume(r);
     if (r->trace != NULL)
         mpp_trace_end(r, begun_s, MPP_TRACE_SEND, transfer, 0, mpp_transfer_local_bytes(r, t, t->from_split));
 }
@@ -324,7 +326,9 @@ void mpp_receive(struct mpp_rank *r, int transfer, void *x)
 {
     double begun_s = mpp_trace_begin(r);
     const struct mpp_transfer *t = &r->program->transfers[transfer];
+    mpp_graphs_pause(r, false, transfer, x);
     receive(r, transfer, x);
+    mpp_graphs_resume(r);
     if (r->trace != NULL)
         mpp_trace_end(r, begun_s, MPP_TRACE_RECEIVE, transfer, 0, mpp_transfer_local_bytes(r, t, t->to_split));
 }

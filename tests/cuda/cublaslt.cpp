@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <new>
+#include <shim_capture.h>
 #include <stdlib.h>
 #include <string.h>
 #include <vector>
@@ -172,27 +173,45 @@ static uint64_t inner(const mpp_shim_layout *l, bool transpose, bool second)
     return transpose == second ? l->cols : l->rows;
 }
 
+/* A product with all that its descriptions said when it was asked for. */
+struct product {
+    mpp_shim_matmul desc;
+    mpp_shim_layout a_layout, b_layout, d_layout;
+    float alpha, beta;
+    const void *a, *b;
+    void *d;
+};
+
+static int multiply(const product *p)
+{
+    const mpp_shim_layout *la = &p->a_layout, *lb = &p->b_layout, *ld = &p->d_layout;
+    bool ta = p->desc.transpose_a, tb = p->desc.transpose_b;
+    uint64_t k = inner(la, ta, false), m = ld->rows, n = ld->cols;
+    std::vector<float> wide_a, wide_b, wide_d;
+    mpp_shim_note(p->desc.tf32 ? "cublasLtMatmul_tf32" : "cublasLtMatmul_f32");
+    for (int64_t i = 0; i < ld->batch; i++) {
+        const float *x = widened(p->a, la, i, wide_a), *y = widened(p->b, lb, i, wide_b);
+        float *z = (float *)p->d + i * ld->stride;
+        if (ld->type != CUDA_R_32F)
+            z = const_cast<float *>(widened(p->d, ld, i, wide_d));
+        cblas_sgemm(CblasColMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, p->alpha, x,
+                    (int)la->ld, y, (int)lb->ld, p->beta, z, (int)ld->ld);
+        if (ld->type != CUDA_R_32F)
+            rounded(wide_d, ld, p->d, i);
+    }
+    return 0;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb, const void *beta, const void *c,
                               cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t *algo,
-                              void *, size_t, cudaStream_t)
+                              void *, size_t, cudaStream_t stream)
 {
     bool ta = desc->transpose_a, tb = desc->transpose_b;
     uint64_t k = inner(la, ta, false), m = ld->rows, n = ld->cols;
     if (algo == NULL || algo->data[0] != 1 || c != d || lc->ld != ld->ld || (ta ? la->cols : la->rows) != m ||
         (tb ? lb->rows : lb->cols) != n || inner(lb, tb, true) != k || la->batch != ld->batch || lb->batch != ld->batch)
         return CUBLAS_STATUS_INVALID_VALUE;
-    std::vector<float> wide_a, wide_b, wide_d;
-    mpp_shim_note(desc->tf32 ? "cublasLtMatmul_tf32" : "cublasLtMatmul_f32");
-    for (int64_t i = 0; i < ld->batch; i++) {
-        const float *x = widened(a, la, i, wide_a), *y = widened(b, lb, i, wide_b);
-        float *z = (float *)d + i * ld->stride;
-        if (ld->type != CUDA_R_32F)
-            z = const_cast<float *>(widened(d, ld, i, wide_d));
-        cblas_sgemm(CblasColMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k,
-                    *(const float *)alpha, x, (int)la->ld, y, (int)lb->ld, *(const float *)beta, z, (int)ld->ld);
-        if (ld->type != CUDA_R_32F)
-            rounded(wide_d, ld, d, i);
-    }
-    return CUBLAS_STATUS_SUCCESS;
+    const product p = {*desc, *la, *lb, *ld, *(const float *)alpha, *(const float *)beta, a, b, d};
+    return mpp_shim_do(stream, p, multiply) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -36,8 +36,8 @@ struct machine {
     fiber fibers[MOST_THREADS];
     int running, n_threads;
     void *scheduler;     /* its stack pointer while a fiber runs */
-    void (*body)(void *);
-    void *arg;
+    void (*body)(const void *);
+    const void *arg;
     const char *kernel;
     unsigned char *shared;
     int64_t bytes[KINDS]; /* of this launch */
@@ -321,7 +321,7 @@ void run_blocks(machine *m, dim3 grid, size_t shared_bytes)
 
 /* ---- what kernels call ------------------------------------------------------------------------------------- */
 
-void mpp_shim_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void *), void *arg)
+void mpp_shim_blocks(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(const void *), const void *arg)
 {
     machine *m = machine_here();
     const int64_t threads = (int64_t)block.x * block.y * block.z;

@@ -8,6 +8,7 @@
  * Members meet at sockets named by the unique id and their rank, which are in no file system: each calls those before it. */
 #include <nccl.h>
 #include <poll.h>
+#include <shim_capture.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -40,7 +41,27 @@ struct receipt {
     void *dst;
     size_t bytes;
     int peer;
+    cudaStream_t stream;
 };
+
+/* A collective, or a send to PEER. */
+struct call {
+    const void *src;
+    void *dst;
+    size_t count;
+    ncclDataType_t type;
+    ncclRedOp_t op;
+    ncclComm_t comm;
+    int peer;
+};
+
+/* Now, or whenever the graph is launched that STREAM records. */
+template <class Job> ncclResult_t do_on(cudaStream_t stream, const Job &job, int (*run)(const Job *))
+{
+    if (!mpp_shim_captures(stream))
+        return (ncclResult_t)run(&job);
+    return mpp_shim_keep<Job>(stream, job, run) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
 
 uint64_t n_ids;
 __thread int group_depth;
@@ -199,6 +220,11 @@ ncclResult_t combine(ncclComm_t c, const float *own, size_t count, ncclRedOp_t o
     return code;
 }
 
+int accept_one(const receipt *r)
+{
+    return take(r->comm, r->peer, r->dst, r->bytes);
+}
+
 } // namespace
 
 const char *ncclGetErrorString(ncclResult_t code)
@@ -303,55 +329,72 @@ ncclResult_t ncclGroupEnd(void)
         return ncclSuccess;
     for (const receipt &r : *receipts)
         if (code == ncclSuccess)
-            code = take(r.comm, r.peer, r.dst, r.bytes);
+            code = do_on(r.stream, r, accept_one);
     delete receipts;
     receipts = NULL;
     return code;
 }
 
-ncclResult_t ncclAllReduce(const void *src, void *dst, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t)
+static int all_reduce(const call *c)
 {
-    if (type != ncclFloat32)
-        return ncclInvalidArgument;
-    ncclResult_t code = give(comm, -1, src, count * sizeof(float));
-    return code == ncclSuccess ? combine(comm, (const float *)src, count, op, (float *)dst) : code;
+    ncclResult_t code = give(c->comm, -1, c->src, c->count * sizeof(float));
+    return code == ncclSuccess ? combine(c->comm, (const float *)c->src, c->count, c->op, (float *)c->dst) : code;
 }
 
-ncclResult_t ncclReduceScatter(const void *src, void *dst, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                               cudaStream_t)
+static int reduce_scatter(const call *c)
 {
-    const float *x = (const float *)src;
+    const float *x = (const float *)c->src;
     ncclResult_t code = ncclSuccess;
-    if (type != ncclFloat32)
-        return ncclInvalidArgument;
-    for (int i = 0; code == ncclSuccess && i < comm->n; i++)
-        if (i != comm->rank)
-            code = give(comm, i, x + (size_t)i * count, count * sizeof *x);
-    return code == ncclSuccess ? combine(comm, x + (size_t)comm->rank * count, count, op, (float *)dst) : code;
+    for (int i = 0; code == ncclSuccess && i < c->comm->n; i++)
+        if (i != c->comm->rank)
+            code = give(c->comm, i, x + (size_t)i * c->count, c->count * sizeof *x);
+    return code == ncclSuccess ? combine(c->comm, x + (size_t)c->comm->rank * c->count, c->count, c->op, (float *)c->dst) : code;
 }
 
-ncclResult_t ncclAllGather(const void *src, void *dst, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t)
+static int all_gather(const call *c)
 {
-    size_t bytes = count * bytes_of(type);
-    ncclResult_t code = give(comm, -1, src, bytes);
+    size_t bytes = c->count * bytes_of(c->type);
+    ncclResult_t code = give(c->comm, -1, c->src, bytes);
     if (code == ncclSuccess && bytes > 0)
-        memmove((char *)dst + (size_t)comm->rank * bytes, src, bytes); /* it may be in place */
-    for (int i = 0; code == ncclSuccess && i < comm->n; i++)
-        if (i != comm->rank)
-            code = take(comm, i, (char *)dst + (size_t)i * bytes, bytes);
+        memmove((char *)c->dst + (size_t)c->comm->rank * bytes, c->src, bytes); /* it may be in place */
+    for (int i = 0; code == ncclSuccess && i < c->comm->n; i++)
+        if (i != c->comm->rank)
+            code = take(c->comm, i, (char *)c->dst + (size_t)i * bytes, bytes);
     return code;
 }
 
-ncclResult_t ncclSend(const void *src, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t)
+static int send_one(const call *c)
 {
-    return give(comm, peer, src, count * bytes_of(type));
+    return give(c->comm, c->peer, c->src, c->count * bytes_of(c->type));
 }
 
-ncclResult_t ncclRecv(void *dst, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t)
+ncclResult_t ncclAllReduce(const void *src, void *dst, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream)
 {
-    receipt r = {comm, dst, count * bytes_of(type), peer};
+    return type == ncclFloat32 ? do_on(stream, call{src, dst, count, type, op, comm, 0}, all_reduce) : ncclInvalidArgument;
+}
+
+ncclResult_t ncclReduceScatter(const void *src, void *dst, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                               cudaStream_t stream)
+{
+    return type == ncclFloat32 ? do_on(stream, call{src, dst, count, type, op, comm, 0}, reduce_scatter) : ncclInvalidArgument;
+}
+
+ncclResult_t ncclAllGather(const void *src, void *dst, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)
+{
+    return do_on(stream, call{src, dst, count, type, ncclSum, comm, 0}, all_gather);
+}
+
+ncclResult_t ncclSend(const void *src, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
+{
+    return do_on(stream, call{src, NULL, count, type, ncclSum, comm, peer}, send_one);
+}
+
+ncclResult_t ncclRecv(void *dst, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
+{
+    receipt r = {comm, dst, count * bytes_of(type), peer, stream};
     if (group_depth == 0)
-        return take(comm, peer, dst, r.bytes);
+        return do_on(stream, r, accept_one);
     receipts->push_back(r);
     return ncclSuccess;
 }

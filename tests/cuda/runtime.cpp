@@ -1,4 +1,4 @@
-/* runtime.cpp - the CUDA runtime's calls on a processor. Streams do their work in the call; events are always done.
+/* runtime.cpp - the CUDA runtime's calls on a processor: devices and memory. streams.cpp has streams, events and graphs.
  *
  *     MPP_SHIM_DRIVER=N     the driver's version (13000); 0: there is none
  *     MPP_SHIM_DEVICES=N    GPUs (16)
@@ -8,6 +8,7 @@
  * read or written outside. */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
+#include <shim_capture.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,6 @@ allocation allocations[MOST_BLOCKS];
 size_t allocated_bytes;
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 __thread cudaError_t last_error;
-__thread int device;
 
 long long setting(const char *name, long long otherwise)
 {
@@ -55,14 +55,6 @@ cudaError_t driver(void)
 
 } // namespace
 
-struct mpp_shim_stream {
-    int device;
-};
-
-struct mpp_shim_event {
-    int records;
-};
-
 const char *cudaGetErrorName(cudaError_t code)
 {
     switch (code) {
@@ -72,7 +64,18 @@ const char *cudaGetErrorName(cudaError_t code)
     case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
     case cudaErrorNoDevice: return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorIllegalState: return "cudaErrorIllegalState";
     case cudaErrorNotReady: return "cudaErrorNotReady";
+    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
+    case cudaErrorStreamCaptureMerge: return "cudaErrorStreamCaptureMerge";
+    case cudaErrorStreamCaptureUnmatched: return "cudaErrorStreamCaptureUnmatched";
+    case cudaErrorStreamCaptureUnjoined: return "cudaErrorStreamCaptureUnjoined";
+    case cudaErrorStreamCaptureIsolation: return "cudaErrorStreamCaptureIsolation";
+    case cudaErrorStreamCaptureImplicit: return "cudaErrorStreamCaptureImplicit";
+    case cudaErrorCapturedEvent: return "cudaErrorCapturedEvent";
+    case cudaErrorStreamCaptureWrongThread: return "cudaErrorStreamCaptureWrongThread";
     }
     return "unrecognized error code";
 }
@@ -109,7 +112,6 @@ cudaError_t cudaGetDeviceCount(int *n_out)
 
 cudaError_t cudaSetDevice(int ordinal)
 {
-    device = ordinal;
     return result(ordinal >= 0 && ordinal < setting("MPP_SHIM_DEVICES", 16) ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
@@ -138,75 +140,11 @@ cudaError_t cudaMemGetInfo(size_t *free_out, size_t *total_out)
     return cudaSuccess;
 }
 
-cudaError_t cudaDeviceSynchronize(void)
-{
-    return cudaSuccess;
-}
-
-/* ---- streams and events ---------------------------------------------------------------------------------- */
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
-{
-    *out = (cudaStream_t)calloc(1, sizeof **out);
-    if (*out != NULL)
-        (*out)->device = device;
-    return result(*out != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream)
-{
-    free(stream);
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t)
-{
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamQuery(cudaStream_t)
-{
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned)
-{
-    return result(event != NULL ? cudaSuccess : cudaErrorInvalidValue);
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned)
-{
-    *out = (cudaEvent_t)calloc(1, sizeof **out);
-    return result(*out != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-    free(event);
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t)
-{
-    event->records++;
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t)
-{
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventSynchronize(cudaEvent_t)
-{
-    return cudaSuccess;
-}
-
 /* ---- memory ------------------------------------------------------------------------------------------------ */
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
-    cudaError_t code = driver();
+    cudaError_t code = driver() == cudaSuccess ? mpp_shim_unsafe() : driver();
     *out = NULL;
     pthread_mutex_lock(&lock);
     int i = 0;
@@ -229,6 +167,9 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 
 cudaError_t cudaFree(void *x)
 {
+    cudaError_t code = mpp_shim_unsafe();
+    if (code != cudaSuccess)
+        return result(code);
     pthread_mutex_lock(&lock);
     for (int i = 0; x != NULL && i < MOST_BLOCKS; i++)
         if (allocations[i].at == x) {
@@ -240,35 +181,52 @@ cudaError_t cudaFree(void *x)
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind, cudaStream_t)
+namespace {
+
+/* HEIGHT rows of WIDTH bytes. */
+struct rows {
+    char *dst;
+    const char *src; /* NULL: VALUE everywhere */
+    size_t dst_pitch, src_pitch, width, height;
+    int value;
+};
+
+int fill(const rows *x)
 {
-    if (bytes > 0)
-        memcpy(dst, src, bytes);
-    return cudaSuccess;
+    for (size_t i = 0; i < x->height && x->width > 0; i++)
+        if (x->src != NULL)
+            memcpy(x->dst + i * x->dst_pitch, x->src + i * x->src_pitch, x->width);
+        else
+            memset(x->dst + i * x->dst_pitch, x->value, x->width);
+    return 0;
+}
+
+} // namespace
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    return cudaMemcpy2DAsync(dst, bytes, src, bytes, bytes, 1, kind, stream);
 }
 
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
-                              enum cudaMemcpyKind, cudaStream_t)
+                              enum cudaMemcpyKind kind, cudaStream_t stream)
 {
-    if (width > dst_pitch || width > src_pitch)
+    if (width > dst_pitch || width > src_pitch || (src == NULL && width > 0 && height > 0))
         return result(cudaErrorInvalidValue);
-    for (size_t i = 0; i < height && width > 0; i++)
-        memcpy((char *)dst + i * dst_pitch, (const char *)src + i * src_pitch, width);
-    return cudaSuccess;
+    cudaError_t code = kind != cudaMemcpyDeviceToDevice ? mpp_shim_refuse(stream) : cudaSuccess;
+    if (code != cudaSuccess || width == 0)
+        return result(code);
+    return result(mpp_shim_do(stream, rows{(char *)dst, (const char *)src, dst_pitch, src_pitch, width, height, 0}, fill));
 }
 
-cudaError_t cudaMemsetAsync(void *x, int value, size_t bytes, cudaStream_t)
+cudaError_t cudaMemsetAsync(void *x, int value, size_t bytes, cudaStream_t stream)
 {
-    if (bytes > 0)
-        memset(x, value, bytes);
-    return cudaSuccess;
+    return cudaMemset2DAsync(x, bytes, value, bytes, 1, stream);
 }
 
-cudaError_t cudaMemset2DAsync(void *x, size_t pitch, int value, size_t width, size_t height, cudaStream_t)
+cudaError_t cudaMemset2DAsync(void *x, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream)
 {
     if (width > pitch)
         return result(cudaErrorInvalidValue);
-    for (size_t i = 0; i < height && width > 0; i++)
-        memset((char *)x + i * pitch, value, width);
-    return cudaSuccess;
+    return result(mpp_shim_do(stream, rows{(char *)x, NULL, pitch, 0, width, height, value}, fill));
 }

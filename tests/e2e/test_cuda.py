@@ -101,6 +101,9 @@ def reference(m, setting, devices, fix, orders):
         told.check_beside(f"{what}, {order}", run)
         if dump:
             eq.check_gradients(what, m, dump["dump_grads"])
+    if "pp=" in fix:
+        again = p.train(data=f"npy:{data}", init=m.weights, steps=len(run.losses), seed=1, env=GRAPHS)
+        same_steps(f"{what}, graphs", again, run)
     p.remove()
 
 
@@ -110,6 +113,101 @@ def references():
         if sample or h.FULL:
             orders = ("forward", "backward") if h.FULL or i == 0 else ("forward",)
             h.guarded(f"{folder} {setting} {fix}", reference, models[folder], setting, devices, fix, orders)
+
+
+# ---- CUDA graphs ----
+
+GRAPHS = {"MPP_GRAPHS": "1"}
+TIMES = ("step_s", "tokens_per_s")
+
+
+def same_steps(what, run, plain):
+    """All that is told of every step is the same, to the bit, but for times; graphs were made, in the memory that the plan counts."""
+    def steps(r):
+        return [{k: v for k, v in row.items() if k not in TIMES} for row in r.rows]
+    h.check("CUDA graphs" in run.out and "CUDA graphs" not in plain.out, f"{what}: as asked", run.out[:200])
+    h.check(steps(run) == steps(plain) and len(plain.rows) > 2, f"{what}: the same bits", f"{steps(run)} {steps(plain)}")
+    told.check_beside(what, run)
+
+
+DROPS = {"pdrop": 0.1, "clip_norm": 0.5, "weight_decay": 0.1, "schedule": "cosine", "warmup_steps": 2, "total_steps": 9}
+GRAPH_PLANS = [  # model, devices, --fix, -D, more
+    ("gpt", 1, "", DROPS, ()),
+    ("gpt", 2, "dp=2,micro_batches=4", DROPS, ()),
+    ("gpt", 4, "dp=2,tp=2", DROPS, ()),
+    ("gpt", 4, "dp=4,zero=3", DROPS, ()),
+    ("gpt", 2, "tp=2,vocab_parallel=true", DROPS, ("--precision", "bf16")),
+    ("gpt", 2, "pp=2,schedule=1f1b,micro_batches=4", DROPS, ()),
+    ("gpt", 4, "pp=2,dp=2,schedule=interleaved,micro_batches=4", DROPS, ()),
+    ("gpt", 4, "pp=2,tp=2,schedule=gpipe,micro_batches=2", DROPS, ()),
+    ("bert", 2, "dp=2,zero=1", {"optimizer": "sgd", "momentum": 0.9}, ()),
+    ("bert", 1, "", {"optimizer": "sgd", "momentum": 0}, ()),
+]
+
+
+def with_and_without(what, p, steps, **options):
+    alone = {"OPENBLAS_NUM_THREADS": "1"}  # ranks are threads already
+    plain, run = (p.train(steps=steps, seed=3, env={**alone, **env}, **options) for env in ({}, GRAPHS))
+    same_steps(what, run, plain)
+    return run
+
+
+def graphs():
+    for model, devices, fix, d, extra in GRAPH_PLANS:
+        p = h.plan(f"models/{model}.xml", gpus=devices, preset="tiny", fix=fix or None, D=d, extra=extra)
+        build(p)
+        what = f"graphs, {model}, {devices} ranks, {fix or 'auto'}"
+        h.guarded(what, with_and_without, what, p, 5, data="synthetic")
+        p.remove()
+
+
+def graphs_overflow():
+    """Steps that are skipped, before and after the graphs are made."""
+    p = precision.plan("fp16", 2, "dp=2,zero=1", D={"pdrop": 0.1})
+    build(p)
+    run = with_and_without("graphs, fp16", p, 14, data=f"npy:{precision.FIXED}", init=precision.WEIGHTS, loss_scale=2.0 ** 32)
+    skipped = precision.skipped(run)
+    h.check(2 < skipped[-1] < 14, "graphs, fp16: some steps are skipped", skipped)
+
+
+def graphs_evaluation():
+    """Between steps that are graphs come passes that are not, a checkpoint and one more run from it."""
+    p = h.plan("models/gpt.xml", gpus=2, preset="tiny", fix="dp=2,zero=1", D=DROPS)
+    build(p)
+    options = dict(data="synthetic", eval="synthetic", eval_every=2, eval_steps=2)
+    whole = with_and_without("graphs, evaluation", p, 6, **options)
+    h.check(sum("eval_loss" in row for row in whole.rows) == 3, "graphs, evaluation: it took place", whole.rows)
+    p.train(steps=3, seed=3, save=h.TMP / "graphs", env=GRAPHS, dump_grads=h.TMP / "graphs.safetensors", **options)
+    rest = p.train(steps=6, resume=h.TMP / "graphs", env=GRAPHS, **options)
+    h.check(rest.losses == whole.losses[3:], "graphs, resumed: the same bits", f"{rest.losses} {whole.losses[3:]}")
+    traced = p.train(steps=4, seed=3, profile=h.TMP / "graphs.json", env=GRAPHS, **options)
+    h.check(traced.losses == whole.losses[:4], "graphs, profile: the same bits", f"{traced.losses} {whole.losses[:4]}")
+    measured = p.train(data="synthetic", steps=1, env={**GRAPHS, "MPP_KERNELS": str(h.TMP / "kernels.txt")})
+    h.check("CUDA graphs" not in measured.out, "graphs: none where kernels are measured", measured.out[:200])
+    p.remove()
+
+
+def graphs_baked():
+    """What changes from step to step, were it left in a graph, shows: the step that dropout draws from, the rate, the factors."""
+    marks = {"launch.cuh": "now.kept = kept != NULL ? &kept->step : NULL;",
+             "kernels_optimizer.cu": "lr.kept = kept != NULL ? &kept->lr : NULL;",
+             "kernels_optimizer.cu ": "return kept != NULL ? &kept->factors : NULL;"}
+    p = h.plan("models/gpt.xml", gpus=1, preset="tiny", D=DROPS)
+    right = build(p)
+    plain = p.train(data="synthetic", steps=5, seed=3)
+    for number, (name, mark) in enumerate(marks.items()):
+        source = p.dir / "runtime" / "cuda" / name.strip()
+        text = source.read_text()
+        if not h.check(text.count(mark) == 1, f"baked: {mark}", text.count(mark)):
+            continue
+        source.write_text(text.replace(mark, mark.replace("kept != NULL", "false")))
+        shutil.copytree(right, p.dir / f"baked{number}")
+        make(p, f"baked{number}", "CFLAGS=-O1")
+        run = p.train(data="synthetic", steps=5, seed=3, env=GRAPHS)
+        h.check(run.losses[:2] == plain.losses[:2] and run.losses[3:] != plain.losses[3:], f"baked: {mark} shows",
+                f"{run.losses} {plain.losses}")
+        source.write_text(text)
+    p.remove()
 
 
 # ---- 16 bits ----
@@ -226,11 +324,12 @@ def sanitized(fix, devices):
     p = plan(m, devices, fix, "C")
     build(p, "CFLAGS=-O1 -g -fsanitize=address -fno-omit-frame-pointer")
     name, data, losses = m.settings["C"][2][0]
-    for order in ("forward", "backward"):
-        run = p.train(data=f"npy:{data}", init=m.weights, steps=2, seed=1, env={"ASAN_OPTIONS": "detect_leaks=0", "MPP_SHIM_ORDER": order},
+    for order, env in (("forward", {}), ("backward", {}), ("forward", GRAPHS)):
+        run = p.train(data=f"npy:{data}", init=m.weights, steps=3, seed=1, env={"ASAN_OPTIONS": "detect_leaks=0", "MPP_SHIM_ORDER": order, **env},
                       allow_failure=True, timeout_s=PATIENCE_S)
-        h.check(run.process.returncode == 0 and "AddressSanitizer" not in run.err, f"sanitized, {devices} ranks, {order}", run.err[:800])
-        h.close(f"sanitized, {devices} ranks, {order}: losses", run.losses, losses[:2], m.tolerance)
+        what = f"sanitized, {devices} ranks, {order}{', graphs' if env else ''}"
+        h.check(run.process.returncode == 0 and "AddressSanitizer" not in run.err, what, run.err[:800])
+        h.close(f"{what}: losses", run.losses, losses[:3], m.tolerance)
     p.remove()
 
 
@@ -360,6 +459,8 @@ def main():
             parts[f"bytes of {what}"] = lambda what=what, arguments=arguments: bytes_moved(what, *arguments)[0].remove()
     if h.FULL:
         parts["fp16"] = lambda: follow("fp16", 4, "dp=2,tp=2", 50)
+        parts.update({"graphs": graphs, "graphs, skipped steps": graphs_overflow, "graphs, evaluation": graphs_evaluation,
+                      "graphs, what varies": graphs_baked})
         parts["sanitized 1"] = lambda: sanitized("", 1)
         parts["sanitized 4"] = lambda: sanitized("dp=2,tp=2", 4)
         parts["beside"] = beside_host

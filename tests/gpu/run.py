@@ -129,11 +129,13 @@ def reference(m, setting, devices, fix):
     build(p)
     _, data, losses = m.settings[setting][2][0]
     grads = h.TMP / "grads.safetensors"
-    steps = 2 if REHEARSE else 10
+    steps = 3 if REHEARSE else 10
     run = p.train(data=f"npy:{data}", init=m.weights, steps=steps, seed=1, dump_grads=grads)
     h.check(len(run.losses) == steps, f"{what}: all steps", len(run.losses))
     h.close(f"{what}: losses", run.losses, losses[:len(run.losses)], m.tolerance)
     eq.check_gradients(what, m, grads)
+    again = p.train(data=f"npy:{data}", init=m.weights, steps=steps, seed=1, env=cuda.GRAPHS)
+    cuda.same_steps(f"{what}, graphs", again, run)
     p.remove()
 
 
@@ -228,9 +230,13 @@ def bench_one(preset, batch, kind):
     p = h.plan("models/gpt.xml", gpus=n, preset=preset, batch=batch * n, timeout_s=100,
                extra=("--precision", {"tf32": "fp32"}.get(kind, kind)))
     build(p)
-    run = p.train(data="synthetic", steps=3 if REHEARSE else 12, init="random", env={"MPP_TF32": "1" if kind == "tf32" else "0"})
-    step_s = statistics.median(r["step_s"] for r in run.rows[len(run.rows) // 3:])
-    row(f"mpplan, {preset}, {kind}, {n} GPUs, batch {batch * n}", step_s, batch * n * seq, flops, kind, n)
+    environment = {"MPP_TF32": "1" if kind == "tf32" else "0"}
+    run, graphs = (p.train(data="synthetic", steps=3 if REHEARSE else 12, init="random", env={**environment, **env})
+                   for env in ({"MPP_GRAPHS": "0"}, cuda.GRAPHS))
+    for what, one in (("", run), (", graphs", graphs)):
+        step_s = statistics.median(r["step_s"] for r in one.rows[len(one.rows) // 3:])
+        row(f"mpplan{what}, {preset}, {kind}, {n} GPUs, batch {batch * n}", step_s, batch * n * seq, flops, kind, n)
+    cuda.same_steps(f"bench {preset} {kind}, graphs", graphs, run)
     h.check(all(r["loss"] == r["loss"] for r in run.rows), f"bench {preset} {kind}: losses are numbers")
     told = re.search(r"beside its arena.*", run.out)
     print(f"   {told[0] if told else ''}", flush=True)

@@ -8,8 +8,11 @@
 
 #include <cuda_runtime_api.h>
 #include <math.h>
+#include <shim_capture.h>
 #include <stdint.h>
 #include <string.h>
+#include <tuple>
+#include <utility>
 
 #define __global__ static
 #define __device__
@@ -39,7 +42,7 @@ extern __thread struct mpp_shim_now mpp_shim_now;
 #define gridDim (mpp_shim_now.grid_dim)
 
 /* Runs BODY(ARG) for every thread of every block. Ends the process where a real launch would fail, or a block would hang. */
-void mpp_shim_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void *), void *arg);
+void mpp_shim_blocks(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(const void *), const void *arg);
 /* CALL, a literal, is counted among the kernels of MPP_SHIM_REPORT. */
 void mpp_shim_note(const char *call);
 /* The block's dynamic shared memory, filled with NaNs before each block. */
@@ -60,9 +63,38 @@ void mpp_shim_count_parts(int64_t read_bytes, int64_t written_bytes);
 /* Bytes at AT that many threads read: the first time in a launch they are read, then read again. */
 void mpp_shim_count_common(const void *at, int64_t bytes);
 
-template <class Body> inline void mpp_shim_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, Body body)
+/* A launch: its arguments are copied when it is made, as CUDA does. */
+template <class... P> struct mpp_shim_call {
+    void (*kernel)(P...);
+    std::tuple<P...> args;
+    const char *name;
+    dim3 grid, block;
+    size_t shared_bytes;
+};
+
+template <class... P, size_t... I> inline void mpp_shim_thread(const mpp_shim_call<P...> *c, std::index_sequence<I...>)
 {
-    mpp_shim_run(kernel, grid, block, shared_bytes, [](void *arg) { (*static_cast<Body *>(arg))(); }, &body);
+    c->kernel(std::get<I>(c->args)...);
+}
+
+template <class... P> inline int mpp_shim_call_run(const mpp_shim_call<P...> *c)
+{
+    mpp_shim_blocks(c->name, c->grid, c->block, c->shared_bytes, [](const void *x) {
+        mpp_shim_thread(static_cast<const mpp_shim_call<P...> *>(x), std::index_sequence_for<P...>());
+    }, c);
+    return 0;
+}
+
+template <class T> struct mpp_shim_as {
+    typedef T type;
+};
+
+template <class... P>
+inline cudaError_t mpp_shim_launch(cudaStream_t stream, const char *name, dim3 grid, dim3 block, size_t shared_bytes,
+                                   void (*kernel)(P...), typename mpp_shim_as<P>::type... args)
+{
+    return mpp_shim_do(stream, mpp_shim_call<P...>{kernel, std::tuple<P...>(args...), name, grid, block, shared_bytes},
+                       mpp_shim_call_run<P...>);
 }
 
 static inline void __syncthreads(void)

@@ -1,5 +1,5 @@
 /* cuda_runtime_api.h - the calls of the CUDA runtime that runtime/cuda makes, as tests/cuda/runtime.cpp carries them out on a
- * processor: device memory is malloc's, streams do their work at once. See tests/cuda/README.md. */
+ * processor: device memory is malloc's, streams do their work at once, or record it for a graph. See tests/cuda/README.md. */
 #ifndef MPP_SHIM_CUDA_RUNTIME_API_H
 #define MPP_SHIM_CUDA_RUNTIME_API_H
 
@@ -18,7 +18,18 @@ typedef enum cudaError {
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
+    cudaErrorIllegalState = 401,
     cudaErrorNotReady = 600,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureMerge = 902,
+    cudaErrorStreamCaptureUnmatched = 903,
+    cudaErrorStreamCaptureUnjoined = 904,
+    cudaErrorStreamCaptureIsolation = 905,
+    cudaErrorStreamCaptureImplicit = 906,
+    cudaErrorCapturedEvent = 907,
+    cudaErrorStreamCaptureWrongThread = 908,
 } cudaError_t;
 
 enum cudaMemcpyKind {
@@ -31,8 +42,12 @@ enum cudaMemcpyKind {
 
 enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
 
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+
 typedef struct mpp_shim_stream *cudaStream_t;
 typedef struct mpp_shim_event *cudaEvent_t;
+typedef struct mpp_shim_graph *cudaGraph_t, *cudaGraphExec_t; /* an executable graph is one more hold on the graph */
+typedef struct mpp_shim_node *cudaGraphNode_t;
 
 struct cudaDeviceProp {
     char name[256];
@@ -65,6 +80,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
 cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *x);

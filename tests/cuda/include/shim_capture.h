@@ -1,0 +1,43 @@
+/* shim_capture.h - what a stream is asked to do is done at once or, while the stream captures, recorded for a graph (streams.cpp).
+ *
+ *     struct job { char *y; int value; size_t bytes; };
+ *     return mpp_shim_do(stream, job{y, value, bytes}, [](const job *j) { memset(j->y, j->value, j->bytes); return 0; });
+ *
+ * A job is plain data: what is recorded is its copy, so that nothing the caller changes later reaches the graph. */
+#ifndef MPP_SHIM_CAPTURE_H
+#define MPP_SHIM_CAPTURE_H
+
+#include <cuda_runtime_api.h>
+
+/* 0, or a code that ends the launch of the graph. */
+typedef int mpp_shim_run(void *job);
+
+bool mpp_shim_captures(cudaStream_t stream);
+/* RUN(JOB) is done whenever the graph is launched, FORGET(JOB) when it goes. */
+cudaError_t mpp_shim_record(cudaStream_t stream, mpp_shim_run *run, void *job, void (*forget)(void *));
+/* A call that must not be made while this thread captures (cudaMalloc): cudaSuccess where it may. */
+cudaError_t mpp_shim_unsafe(void);
+/* A call that must not be made on a stream that captures; cudaSuccess where it does not. */
+cudaError_t mpp_shim_refuse(cudaStream_t stream);
+
+template <class Job> struct mpp_shim_recorded {
+    Job job;
+    int (*run)(const Job *);
+};
+
+template <class Job> inline cudaError_t mpp_shim_keep(cudaStream_t stream, const Job &job, int (*run)(const Job *))
+{
+    typedef mpp_shim_recorded<Job> recorded;
+    return mpp_shim_record(stream, [](void *x) { return static_cast<recorded *>(x)->run(&static_cast<recorded *>(x)->job); },
+                           new recorded{job, run}, [](void *x) { delete static_cast<recorded *>(x); });
+}
+
+template <class Job, class Run> inline cudaError_t mpp_shim_do(cudaStream_t stream, const Job &job, Run run)
+{
+    if (mpp_shim_captures(stream))
+        return mpp_shim_keep<Job>(stream, job, run);
+    (void)run(&job);
+    return cudaSuccess;
+}
+
+#endif
