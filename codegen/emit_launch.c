@@ -17,7 +17,7 @@ const char *mpp_emit_run_sh(struct mpp_emit *e)
         "#     plan/run.sh --data text:book.txt --steps 100\n"
         "# A trainer that is not there yet is built; BACKEND=cuda CUDA_ARCH=sm_80 plan/run.sh ... builds and runs that for GPUs.\n"
         "# As processes, on one machine or several: mpirun -n %d plan/trainer ...; under Slurm: sbatch plan/run.sbatch ...\n"
-        "# Without MPI: torchrun --no-python --nproc-per-node %d plan/trainer ..., or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.\n"
+        "# Without MPI: torchrun --no_python --nproc_per_node %d plan/trainer ..., or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.\n"
         "dir=$(dirname \"$0\")\n"
         "[ -z \"$BACKEND\" ] && [ \"$dir/trainer\" -nt \"$dir/plan.c\" ] || make -s -C \"$dir\" trainer || exit 1\n"
         "exec \"$dir/trainer\" \"$@\"\n",

@@ -130,9 +130,12 @@ static void sleep_until_ready(struct tcp *t, int ms)
 /* Until all that was posted is done, but for sends of transfers. */
 static void finish(struct mpp_rank *r)
 {
-    for (bool left = true; left;)
-        if (!turn(r, &left) && left)
+    for (bool left = true; left;) {
+        if (turn(r, &left))
+            mpp_rank_moves(r);
+        else if (left)
             sleep_until_ready(tcp_of(r), 1000);
+    }
 }
 
 static void post_out(struct mpp_rank *r, int to, const void *data, int64_t bytes, int64_t tag)
@@ -574,7 +577,7 @@ static int connect_all(struct tcp *t, int code, struct mpp_error *error)
             watched[l->peer] = l->fd;
         else
             t->flows[flow++].fd = l->fd;
-        mpp_link_of(l->fd, t->leaving.silence_s);
+        mpp_link_of(l->fd, l->use == MPP_TCP_WATCH ? t->leaving.silence_s : 0); /* who computes reads nothing for as long as that takes */
     }
     if (code == MPP_EXIT_OK && !mpp_watch_begin(t->watch, watched))
         code = mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: out of memory", t->rank);

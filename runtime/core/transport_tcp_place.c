@@ -23,7 +23,7 @@ bool mpp_tcp_started(bool by_mpi)
     if (by_mpi && get("TORCHELASTIC_RUN_ID") == NULL)
         return false;
     const char *size = get("WORLD_SIZE");
-    return get("RANK") != NULL && size != NULL && strcmp(size, "1") != 0;
+    return size != NULL ? strcmp(size, "1") != 0 : get("RANK") != NULL; /* one alone is a mistake, which mpp_tcp_place_read tells */
 }
 
 /* The whole number in variable NAME, from LEAST to MOST. */

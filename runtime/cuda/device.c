@@ -56,8 +56,12 @@ int mpp_device_threads(int ranks_here, bool under_mpi)
     return 1;
 }
 
+/* Kernels of several communicators run beside each other: none may stand behind another's in a queue that both streams share, and
+ * all ranks start them in one order (newer NCCL). */
 void mpp_device_prepare(void)
 {
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
 }
 
 /* Is there a driver that this toolkit's code runs with? A machine without one fails every call alike, with a text that tells of

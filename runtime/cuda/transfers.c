@@ -116,7 +116,8 @@ static void add_channels(struct mpp_rank *r, int t, bool sends)
         mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d: out of memory", r->rank);
 }
 
-/* The sender makes the id and tells the receiver. */
+/* The sender makes the id and tells the receiver. NCCL connects the two at their first message, which takes both: a byte, now that
+ * both are at it, so that later sends wait for nobody. */
 static void connect_pair(struct mpp_rank *r, struct channel *c)
 {
     ncclUniqueId id;
@@ -129,8 +130,12 @@ static void connect_pair(struct mpp_rank *r, struct channel *c)
     } else {
         r->transport->ops->receive(r, c->part.peer, &id, sizeof id);
     }
+    void *byte = mpp_cuda_scratch(r, MPP_SCRATCH_ROWS, 1);
     mpp_wait_begin(r, c->sends ? MPP_WAIT_SEND : MPP_WAIT_RECEIVE, c->part.peer);
     ncclResult_t code = mpp_comm_join(r, 2, id, c->sends ? 0 : 1, &c->comm);
+    if (code == ncclSuccess)
+        code = mpp_comm_settle(r, c->comm, c->sends ? ncclSend(byte, 1, ncclInt8, 1, c->comm, r->device->compute)
+                                                    : ncclRecv(byte, 1, ncclInt8, 0, c->comm, r->device->compute));
     if (code != ncclSuccess)
         mpp_cuda_leave_if_failed(r);
     if (code != ncclSuccess)

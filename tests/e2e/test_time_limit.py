@@ -32,7 +32,7 @@ SLACK_S = 2  # a second, and what a machine in use adds
 CASES = [
     ("one stage", [*GPT, "gpt2", "--gpus", "8", "--fix", "pp=1"], 0.5, 0),
     ("kernels unfused", [*LARGE, "--gpus", "64", "--kernels", "unfused"], 1, (0, 2)),
-    ("many devices", [*LARGE, "--gpus", "3072"], 0.6, 0),
+    ("many devices", [*LARGE, "--gpus", "3072"], 1.5, 0),
     ("--min-gpus", [*LARGE, "--min-gpus"], 1, 2),
     ("nothing fits", [*GPT, "gpt3-175b", "--cluster", "t4-box"], 0.3, 2),
     ("a small model, exactly", [*GPT, "tiny", "--gpus", "6"], 0.5, 0),
