@@ -322,7 +322,8 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program)
     struct mpp_job job = {.program = program, .options = &options};
     struct launch launch;
     int launch_code = find_launch(&launch, &error);
-    bool first = launch.first;
+    bool unlike = launch.by == LAUNCH_TCP && launch.place.size != mpp_mesh_ranks(program); /* rank 0 may know nothing of it */
+    bool first = launch.first || unlike;
     if (launch_code != MPP_EXIT_OK) {
         fprintf(stderr, "error: %s\n", error.text);
         return launch_code;

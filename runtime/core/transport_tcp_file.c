@@ -67,9 +67,14 @@ bool mpp_tcp_file_read(const char *path, struct mpp_link_offer *offer_out)
 {
     char line[128];
     struct mpp_link_offer o = {0};
-    FILE *f = fopen(path, "re");
-    if (f == NULL)
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* it may be a pipe by now */
+    FILE *f = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? fdopen(fd, "r") : NULL;
+    if (f == NULL) {
+        if (fd >= 0)
+            close(fd);
         return false;
+    }
     bool ok = fgets(line, sizeof line, f) != NULL && strcmp(line, first_line) == 0 && fscanf(f, "job %" SCNx64 " ", &o.nonce) == 1
               && fscanf(f, "port %d ", &o.port) == 1 && o.port > 0 && o.port <= 65535;
     while (ok && fscanf(f, "address %63s ", line) == 1 && o.n < MPP_LINK_ADDRESSES) {

@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "transport_tcp_place.h"
 
@@ -72,6 +73,9 @@ static int read_meeting(struct mpp_tcp_place *p, struct mpp_error *error)
             return mpp_error_set(error, MPP_EXIT_INPUT, "MPP_RENDEZVOUS is to be file:///PATH, a file that all machines see, not \"%s\"",
                                  file);
         p->file = file + n;
+        struct stat st;
+        if (stat(p->file, &st) == 0 && !S_ISREG(st.st_mode))
+            return mpp_error_set(error, MPP_EXIT_INPUT, "MPP_RENDEZVOUS: %s is no regular file; name one that is not there yet", p->file);
         return MPP_EXIT_OK;
     }
     p->address = get("MASTER_ADDR");

@@ -4,6 +4,7 @@
 Losses have the bits of those of threads; checkpoints are the same; whatever keeps ranks from coming together, or takes one away,
 ends all of them with one message and the right exit status. By default two plans; --full: more.
 """
+import os
 import re
 import signal
 import socket
@@ -28,9 +29,11 @@ PLANS = [  # --fix on 4 devices, of the sample
 PATIENCE_S = 100  # for what takes a few seconds where nothing else runs
 
 
-def one_error(job, codes, code, word, what):
-    """All ranks end with CODE, and one line tells of WORD."""
+def one_error(job, codes, code, word, what, each=False):
+    """All ranks end with CODE, and one line tells of WORD; EACH: all ranks see it, before they know each other."""
     said = job.errors()
+    if each and len(said) == len(codes):
+        said = sorted(set(said))
     h.check(set(codes.values()) == {code}, f"{what}: exit status", f"{codes} {said}")
     h.check(len(said) == 1 and re.search(word, said[0]), f"{what}: one message", said or job.err)
 
@@ -112,16 +115,20 @@ def unlike(t):
     one_error(job := t.job("--steps", "x"), job.end(), 2, "--steps", "a wrong option")
     one_error(job := t.job("--steps", "3", "--metrics", "/dev/full"), job.end(PATIENCE_S), 1, "/dev/full", "rank 0 alone fails")
     job = t.job("--steps", "3", env={None: {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}}, ranks=[0, 1, 2])
-    one_error(job, job.end(), 2, "the plan is for 4 devices, but WORLD_SIZE is 3", "too few")
+    one_error(job, job.end(), 2, "the plan is for 4 devices, but WORLD_SIZE is 3", "too few", each=True)
 
 
 def wrong_variables(t):
+    pipe = h.TMP / "pipe"
+    os.mkfifo(pipe)
     for rank, env, word in ((0, {"MASTER_PORT": "x"}, 'MASTER_PORT is to be a whole number from 1 to 65535, not "x"'),
                             (1, {"MASTER_ADDR": None}, "MASTER_ADDR is not set"), (2, {"RANK": "4"}, "RANK is 4 where WORLD_SIZE is 4"),
                             (0, {"RANK": "-1"}, "RANK is to be"), (3, {"LOCAL_RANK": "y"}, "LOCAL_RANK is to be"),
                             (0, {"WORLD_SIZE": "4x"}, "WORLD_SIZE is to be"), (0, {"MPP_RENDEZVOUS": "http://x"}, "MPP_RENDEZVOUS is to be"),
                             (1, {"MPP_RENDEZVOUS": "file:///nowhere/at/all"}, "/nowhere/at/"),
-                            (0, {"MASTER_ADDR": "no..host"}, "MASTER_ADDR=no..host")):
+                            (0, {"MASTER_ADDR": "no..host"}, "MASTER_ADDR=no..host"), (1, {"RANK": None}, "RANK is not set"),
+                            (1, {"WORLD_SIZE": None}, "WORLD_SIZE is not set"), (3, {"WORLD_SIZE": "5"}, "WORLD_SIZE is 5"),
+                            (1, {"MPP_RENDEZVOUS": f"file://{pipe}"}, "is no regular file")):
         job = t.job(ranks=[rank], env={rank: env})
         one_error(job, job.end(), 2, re.escape(word), f"{env}")
 
