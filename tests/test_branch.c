@@ -6,29 +6,10 @@
 #include <string.h>
 
 #include "solver/pack.h"
+#include "tests/solver_testing.h"
 
 enum { TIMES = 3, MOST_KINDS = 3, MOST_MEMBERS = 3, MOST_CHOICES = 4, MOST_COPIES = 40, FEW_CHOICES = 3000 };
 enum { N_SMALL = 700, N_LARGE = 60, N_MASTER = 200, N_HUB = 60 };
-
-static int passed, failed;
-
-static void check(bool ok, const char *what, int number)
-{
-    passed += ok;
-    failed += !ok;
-    if (!ok && failed < 20)
-        printf("FAILED: problem %d: %s\n", number, what);
-}
-
-struct random {
-    uint64_t state;
-};
-
-static int below(struct random *r, int n)
-{
-    r->state = r->state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (int)((r->state >> 33) % (uint64_t)n);
-}
 
 /* ---- problems of alike groups ----------------------------------------------------------------------------------- */
 

@@ -9,30 +9,11 @@
 #include "solver/iopddl.h"
 #include "solver/pairwise_internal.h"
 #include "solver/restart.h"
+#include "tests/solver_testing.h"
 
 enum { MOST_NODES = 7, MOST_CHOICES = 4, N_PROBLEMS = 2000, N_HUGE = 500, SORTS = 4, HUGE = SORTS, RESTART_WORK = 200000, BLOCKS_WORK = 5000 };
 
-static int passed, failed;
-
-static void check(bool ok, const char *what, int number)
-{
-    passed += ok;
-    failed += !ok;
-    if (!ok && failed < 20)
-        printf("FAILED: problem %d: %s\n", number, what);
-}
-
 /* ---- random problems ------------------------------------------------------------------------------------- */
-
-struct random {
-    uint64_t state;
-};
-
-static int below(struct random *r, int n)
-{
-    r->state = r->state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (int)((r->state >> 33) % (uint64_t)n);
-}
 
 /* What sort of costs: small ones that tie, large ones, all equal; small ones beside some that are all but forbidden. */
 static int64_t draw_cost(struct random *r, int sort)
