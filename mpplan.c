@@ -384,7 +384,7 @@ static enum mpp_status search(struct job *job, struct mpp_graph *g, struct mpp_c
     const struct mpp_options *o = &job->options;
     struct progress progress;
     struct mpp_plan_options options = {.pins = o->pins, .dump_ilp_dir = o->dump_ilp,
-                                       .export_iopddl_dir = o->export_iopddl,
+                                       .export_iopddl_dir = o->export_iopddl, .overlap = o->overlap,
                                        .interrupt = &interrupted, .progress = progress_begin(&progress)};
     enum mpp_status st = MPP_OK;
     int least = 0;

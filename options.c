@@ -34,6 +34,7 @@ static const struct option {
     {{"--fix", NULL, "LIST", "plan", "fix", "pin parts: dp=2,tp=4,pp=2,recompute=full,zero=1, ..."}, PINS, 0},
     {{"--from-plan", NULL, "FILE", "plan", "file", "take the decisions of a plan.json, search nothing"}, TEXT, AT(from_plan)},
     {{"--kernels", NULL, "KIND", "plan", "fused|unfused", "fused (default), or unfused, for predictions"}, TEXT, AT(kernels)},
+    {{"--overlap", NULL, NULL, "plan", NULL, "find what is fastest with collectives beside kernels"}, FLAG, AT(overlap)},
     {{"--time-limit", NULL, "S", "plan", NULL, "search for S seconds at most; the best so far counts"}, SECONDS, AT(time_limit_s)},
 
     {{"-o", "--output", "DIR", "output", "dir", "write trainer, plan.json and reports into DIR"}, TEXT, AT(out)},
@@ -176,7 +177,7 @@ static void check_questions(struct mpp_diag *diag, const struct mpp_options *o)
 {
     const char *name = o->explain ? "--explain" : o->n_sweeps ? "--sweep" : o->diff ? "--diff" : NULL;
     const char *other = o->out ? "-o" : o->predict ? "--predict" : o->min_gpus ? "--min-gpus" : o->dump_ilp ? "--dump-ilp"
-                        : o->export_iopddl ? "--export-iopddl" : o->dump_after ? "--dump-after" : o->stats ? "--stats"
+                        : o->export_iopddl ? "--export-iopddl" : o->dump_after ? "--dump-after" : o->stats ? "--stats" : o->overlap ? "--overlap"
                         : o->report ? "--report" : o->n_sweeps && o->from_plan ? "--from-plan" : o->explain && o->n_sweeps ? "--sweep"
                         : o->diff && o->n_sweeps ? "--sweep" : o->diff && o->explain ? "--explain" : NULL;
     if (name && other)
@@ -196,12 +197,14 @@ static void check_together(struct mpp_diag *diag, const struct mpp_options *o)
 {
     const struct mpp_pins *p = &o->pins;
     const char *searched = o->pinned ? "--fix" : o->dump_ilp ? "--dump-ilp" : o->export_iopddl ? "--export-iopddl"
-                           : o->time_limit_s > 0 ? "--time-limit" : o->min_gpus ? "--min-gpus" : NULL;
+                           : o->time_limit_s > 0 ? "--time-limit" : o->overlap ? "--overlap" : o->min_gpus ? "--min-gpus" : NULL;
+    if (o->overlap && o->unfused)
+        mpp_diag_error(diag, nowhere, "--overlap and --kernels unfused exclude each other: frameworks that fuse nothing are taken to overlap nothing");
     if (o->from_plan && searched)
         mpp_diag_error(diag, nowhere, "--from-plan and %s exclude each other: a plan that is read is not searched for", searched);
     const char *beside = o->model ? o->model : o->out ? "-o" : o->cluster ? "--cluster" : o->gpus ? "--gpus" : o->stats ? "--stats"
                          : o->from_plan ? "--from-plan" : o->dump_ilp ? "--dump-ilp" : o->export_iopddl ? "--export-iopddl"
-                         : o->pinned ? "--fix" : o->predict ? "--predict" : o->json ? "--json" : o->min_gpus ? "--min-gpus" : NULL;
+                         : o->pinned ? "--fix" : o->predict ? "--predict" : o->json ? "--json" : o->min_gpus ? "--min-gpus" : o->overlap ? "--overlap" : NULL;
     if (o->iopddl && beside)
         mpp_diag_error(diag, nowhere, "--solve-iopddl goes with --time-limit alone, not with %s", beside);
     if (o->calibrate && (beside || o->iopddl))

@@ -28,7 +28,7 @@ struct mpp_options {
     const char *sweeps[MPP_OPTIONS_MAX_SWEEPS]; /* "gpus=1,2,4" */
     struct mpp_pins pins;
     bool unfused;                 /* --kernels unfused */
-    bool pinned, predict, json, min_gpus, schema, plan_schema, help, version;
+    bool pinned, overlap, predict, json, min_gpus, schema, plan_schema, help, version;
 };
 
 /* A row of the table that the parser, --help and the completions go by. */

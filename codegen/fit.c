@@ -2,6 +2,7 @@
 #include <time.h>
 
 #include "codegen/fit.h"
+#include "codegen/overlap.h"
 #include "planner/search.h"
 
 enum { MAX_REPLANS = 12, ROOM_STEP = 256 };
@@ -30,6 +31,7 @@ static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_diag *di
         MPP_TRY(mpp_lower(room, plan->stages[i].graph, plan, i, f->transfers, usable, &prog));
         mpp_beside_price(cluster, &prog->memory.beside);
         plan->stages[i].memory = prog->memory;
+        mpp_overlap_measure(arena, cluster, plan, i, prog, &plan->stages[i].overlap);
         int64_t over = prog->arena_bytes + mpp_beside_over(cluster, &prog->memory.beside) - usable;
         *out_over = over > *out_over ? over : *out_over;
         if (room == arena)
@@ -37,6 +39,7 @@ static enum mpp_status lower_stages(struct mpp_arena *arena, struct mpp_diag *di
         else
             mpp_arena_free(room);
     }
+    mpp_overlap_time(arena, plan);
     return MPP_OK;
 }
 
@@ -137,6 +140,44 @@ static enum mpp_status fit(struct mpp_arena *arena, struct mpp_diag *diag, struc
     return MPP_INFEASIBLE;
 }
 
+/* OUT becomes the plan that takes least, counting what is hidden, of it and those of searches in which what can be hidden costs less:
+ * as if kernels hid it all, which bounds what any plan takes; and, where plans that count on that are disappointed, half of it. */
+static enum mpp_status fit_hidden(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
+                                  const struct mpp_cluster *cluster, const struct mpp_plan_options *options, bool keep,
+                                  struct mpp_fitted *out)
+{
+    const double all = 1 - MPP_COST_BESIDE, shares[] = {all, all / 2};
+    int64_t bound_ps = 0, serial_ps = out->plan->bound_ps;
+    bool found = false;
+    struct mpp_plan_options o = *options;
+    o.quiet = true;
+    o.dump_ilp_dir = o.export_iopddl_dir = NULL;
+    o.least_bytes = NULL;
+    for (int i = 0; i < 2 && !found && !mpp_plan_interrupted(options); i++) {
+        struct mpp_fitted other = {0};
+        struct nearest near;
+        o.hidden = shares[i];
+        enum mpp_status st = fit(arena, diag, graph, cluster, &o, NULL, keep, &other, &near);
+        if (st != MPP_OK && st != MPP_INFEASIBLE && st != MPP_LIMIT)
+            return st;
+        double plan_s = out->plan_s + other.plan_s, lower_s = out->lower_s + other.lower_s;
+        if (st == MPP_OK && i == 0 && !other.plan->stopped)
+            bound_ps = other.plan->bound_ps;
+        found = st == MPP_OK && other.plan->overlapped_ps < out->plan->overlapped_ps;
+        if (found) {
+            *out = other;
+            out->plan->n_others = 0; /* their times are of another count */
+        }
+        out->plan_s = plan_s;
+        out->lower_s = lower_s;
+    }
+    out->plan->bound_ps = serial_ps;
+    out->plan->overlap_bound_ps = bound_ps < out->plan->overlapped_ps ? bound_ps : out->plan->overlapped_ps;
+    if (mpp_plan_interrupted(options))
+        out->plan->stopped = mpp_plan_stopped_by(options);
+    return mpp_plan_derive(arena, diag, graph, cluster, out->plan); /* of the micro-batch that it has */
+}
+
 enum mpp_status mpp_fit_plan(struct mpp_arena *arena, struct mpp_diag *diag, struct mpp_graph *graph,
                              const struct mpp_cluster *cluster, const struct mpp_plan_options *options, const char *from_plan,
                              bool keep, struct mpp_fitted *out)
@@ -144,6 +185,8 @@ enum mpp_status mpp_fit_plan(struct mpp_arena *arena, struct mpp_diag *diag, str
     struct nearest near, other;
     *out = (struct mpp_fitted){0};
     enum mpp_status st = fit(arena, diag, graph, cluster, options, from_plan, keep, out, &near);
+    if (st == MPP_OK && options->overlap && !from_plan && mpp_cost_goes_beside(cluster, cluster->n_nodes) && !mpp_plan_interrupted(options))
+        return fit_hidden(arena, diag, graph, cluster, options, keep, out);
     if (st == MPP_INFEASIBLE && near.plan && !from_plan && !options->quick && !mpp_plan_interrupted(options)) {
         struct mpp_plan_options any = *options; /* the fastest plans are too large: the first that is found may not be */
         any.quick = any.quiet = true;

@@ -24,7 +24,7 @@ static void head(const struct report *r)
         fprintf(r->out, " x %s tokens", mpp_report_thousands(r->arena, tokens));
     fprintf(r->out, ", %s, %s\n\n", m->training.precision ? m->training.precision : "f32", m->training.optimizer);
 
-    double s = r->plan->predicted.step_s;
+    double s = mpp_report_counts_overlap(r) ? (double)r->plan->overlapped_ps * 1e-12 : r->plan->predicted.step_s;
     if (s > 0) {
         double peak = mpp_plan_peak_flops(r->whole, r->cluster);
         fprintf(r->out, "  %s per step     %s %s/s     %.0f %% of peak", mpp_report_seconds(r->arena, s),
@@ -45,24 +45,39 @@ static void ended_early(const struct report *r)
         fprintf(r->out, "  the search was stopped by %s: this is the best plan so far\n", r->plan->stopped);
 }
 
+/* The gap is a part of this plan's time, how much slower it is a part of the fastest one's. */
+static const char *claim_of(const struct report *r, int64_t ps, int64_t bound_ps)
+{
+    if (ps <= bound_ps)
+        return "proven the fastest";
+    return mpp_arena_printf(r->arena, "proven at most %s %% slower than the fastest",
+                            mpp_report_percent(r->arena, 100 * ((double)ps / (double)bound_ps - 1)));
+}
+
+static const char *gap_of(const struct report *r, int64_t ps, int64_t bound_ps)
+{
+    return ps <= bound_ps ? "0" : mpp_report_percent(r->arena, 100 * (double)(ps - bound_ps) / (double)ps);
+}
+
 static void proof(const struct report *r)
 {
-    const char *pins = mpp_report_pinned(r);
-    double gap = 100 * r->plan->gap;
-    bool several = r->plan->n_stages > 1 || r->plan->n_others > 0;
-    if (r->plan->objective_ps <= 0 || r->plan->bound_ps <= 0) {
+    const struct mpp_plan *p = r->plan;
+    bool counts = mpp_report_counts_overlap(r), several = p->n_stages > 1 || p->n_others > 0 || counts;
+    if (p->objective_ps <= 0 || p->bound_ps <= 0) {
         ended_early(r);
         return;
     }
-    /* The gap is a part of this plan's time, how much slower it is a part of the fastest one's. */
-    double slower = 100 * ((double)r->plan->objective_ps / (double)r->plan->bound_ps - 1);
-    const char *claim = gap <= 0 ? "proven the fastest" : mpp_arena_printf(r->arena, "proven at most %s %% slower than the fastest",
-                                                           mpp_report_percent(r->arena, slower));
-    mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "%s by this cost model among all %s searched%s (gap %s %%)",
-                                     claim, several ? "plans" : "meshes and micro-batch counts", pins, gap <= 0 ? "0" : mpp_report_percent(r->arena, gap)), true);
+    int64_t ps = counts ? p->overlapped_ps : p->objective_ps, bound_ps = counts ? p->overlap_bound_ps : p->bound_ps;
+    mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "%s by this cost model%s among all %s searched%s (gap %s %%)", claim_of(r, ps, bound_ps),
+                                     counts ? ", collectives beside kernels counted," : "", several ? "plans" : "meshes and micro-batch counts",
+                                     mpp_report_pinned(r), gap_of(r, ps, bound_ps)), true);
+    if (counts)
+        mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "one after the other, kernels and collectives take %s: %s by that count (gap %s %%)",
+                                         mpp_report_seconds(r->arena, p->predicted.step_s), claim_of(r, p->objective_ps, p->bound_ps),
+                                         gap_of(r, p->objective_ps, p->bound_ps)), true);
     ended_early(r);
-    const char *simulated = mpp_report_seconds(r->arena, (double)r->plan->simulated_ps * 1e-12);
-    if (strcmp(simulated, mpp_report_seconds(r->arena, r->plan->predicted.step_s)) != 0)
+    const char *simulated = mpp_report_seconds(r->arena, (double)p->simulated_ps * 1e-12);
+    if (!counts && strcmp(simulated, mpp_report_seconds(r->arena, p->predicted.step_s)) != 0)
         fprintf(r->out, "  event by event the schedule takes %s\n", simulated);
 }
 
@@ -254,7 +269,7 @@ static void costs(const struct report *r)
     bool several = r->plan->n_stages > 1;
     const int column = several ? COLUMN_OF_STAGES : COLUMN;
     fprintf(r->out, "\n  %-*s%s\n", column, several ? mpp_arena_printf(r->arena, "where a step goes (stage %d, the slowest)", slowest)
-                                                  : "where a step goes",
+                                                  : mpp_report_counts_overlap(r) ? "where a step goes, one after the other" : "where a step goes",
             several ? mpp_arena_printf(r->arena, "memory of a device of stage %d at its fullest", fullest)
                     : "memory of a device at its fullest");
     for (int i = 0; i < n_left || i < n_right; i++)

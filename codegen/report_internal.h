@@ -50,8 +50,10 @@ void mpp_report_others(const struct report *r);
 /* How each axis of the stage's mesh is used: "batch over 8"; in R's arena. */
 const char *mpp_report_axis(const struct report *r, int axis);
 
-/* ---- report_overlap.c: what of the collectives of a plan of one stage goes on beside its kernels; nothing of unfused ones ---- */
+/* ---- report_overlap.c: what of the collectives of R's stage goes on beside its kernels ---- */
 void mpp_report_overlap(const struct report *r);
+/* Is the plan's time the one with collectives beside kernels (--overlap)? */
+bool mpp_report_counts_overlap(const struct report *r);
 
 /* ---- report_comm.c: of R's stage ---- */
 void mpp_report_collectives(const struct report *r);

@@ -263,6 +263,17 @@ int64_t mpp_cost_reduce_scatter(const struct mpp_cluster *cluster, const struct 
 int64_t mpp_cost_all_to_all(const struct mpp_cluster *cluster, const struct mpp_mesh *mesh, unsigned mask,
                             double bytes);
 
+/* What of a collective's time kernels lose that run beside it: Calculon's fit for A100 over NVLink, 15 % of the multiprocessors (2 %
+ * over InfiniBand; Isaev et al., SC23). */
+#define MPP_COST_BESIDE 0.15
+
+/* Can collectives of groups that span NODES go on beside kernels? Hosts move messages between machines only: within one, the
+ * cores that would are those that compute. */
+static inline bool mpp_cost_goes_beside(const struct mpp_cluster *cluster, int nodes)
+{
+    return cluster->kind != MPP_LINK_SHARED || nodes > 1;
+}
+
 /* BYTES from device FROM to device TO while SHARERS such sends (>= 1, this one included) leave its node
  * at once. A send to itself costs nothing. */
 int64_t mpp_cost_send(const struct mpp_cluster *cluster, int from, int to, int sharers, double bytes);

@@ -80,7 +80,7 @@ static bool problem_of(const struct listing *l, struct mpp_arena *arena, const s
 {
     struct mpp_pin_rules *rules;
     const char *reason;
-    struct mpp_stage_site site = {l->stage->first_device, 1};
+    struct mpp_stage_site site = {.first_device = l->stage->first_device, .receives = 1};
     return rules_of(l, arena, pins, &rules) && mpp_stage_problem_build(arena, l->cluster, rules, site, INT64_MAX, out, &reason);
 }
 

@@ -70,6 +70,11 @@ struct mpp_memory {               /* bytes per device, padded shards, at the ful
     struct mpp_beside beside;
 };
 
+struct mpp_overlap {              /* seconds per step of a stage that go on beside its kernels; filled by lowering */
+    double sums_s, hidden_sums_s; /* of gradients: begun in the backward pass, and what of that no kernel waits for */
+    double gathers_s, hidden_gathers_s; /* of parameters, begun before they are needed */
+};
+
 struct mpp_prediction {           /* seconds per step; of a stage: what its devices are busy with */
     double step_s, compute_s, activation_comm_s, gradient_comm_s, parameter_comm_s, update_s;
     double receive_s;             /* what comes from other stages */
@@ -96,6 +101,7 @@ struct mpp_stage {
     int n_unsplit;                /* contractions that no axis splits, though there are several devices: */
     mpp_id *unsplit;              /* their groups (pinned or proven cheapest), for the report */
     struct mpp_memory memory;
+    struct mpp_overlap overlap;
     struct mpp_prediction predicted;
 };
 
@@ -120,6 +126,8 @@ struct mpp_plan {
     struct mpp_solver_info solver; /* of the chosen mesh */
     int64_t objective_ps, bound_ps; /* over all meshes and micro-batch counts searched */
     double gap;
+    int64_t overlapped_ps;        /* objective_ps less what is hidden; filled by lowering */
+    int64_t overlap_bound_ps;     /* no plan searched takes less even so; 0: no search counted what is hidden */
     const char *stopped;          /* what ended the search, whose best so far this is: "--time-limit"; NULL: it came to its end */
     const char *pins;             /* what --fix said, normalised; "" */
 };
@@ -172,6 +180,8 @@ struct mpp_plan_options {
     bool quick;                   /* any plan that fits will do: the first one is taken; after as many programs as a whole search
                                    * solves there is taken to be none */
     bool glance;                  /* where little memory is taken only: what it does not find may be there all the same */
+    bool overlap;                 /* the plan is to take least with collectives beside kernels (mpp_fit_plan; nothing below it reads this) */
+    double hidden;                /* the share of what can go on beside kernels that is not to be paid (struct mpp_stage_site) */
     bool quiet;                   /* nothing fits: MPP_INFEASIBLE without looking for ways out */
     int64_t *least_bytes;         /* nothing fits: what a device needs at least; stays as it is where that is not known. NULL */
     bool *too_small;              /* set to true where parameters and the optimiser's state alone are more than all devices hold. NULL */

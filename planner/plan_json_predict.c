@@ -75,6 +75,9 @@ static json_t *stage(struct mpp_arena *arena, const struct mpp_stage *s)
     put_real(arena, o, "once_s", (double)s->time.once_ps * 1e-12);
     put_real(arena, o, "busy_s", s->predicted.step_s);
     mpp_json_put(arena, o, "predicted", json_incref(prediction(arena, &s->predicted)));
+    mpp_json_put(arena, o, "overlap", json_pack("{s:f,s:f,s:f,s:f}", "gradient_sums_s", s->overlap.sums_s, "gradient_sums_hidden_s",
+                                                s->overlap.hidden_sums_s, "weight_gathers_s", s->overlap.gathers_s,
+                                                "weight_gathers_hidden_s", s->overlap.hidden_gathers_s));
     mpp_json_put(arena, o, "memory", json_incref(memory(arena, &s->memory)));
     return o;
 }
@@ -108,6 +111,9 @@ static void put_time(struct mpp_arena *arena, json_t *o, const struct mpp_graph 
     put_real(arena, o, "simulated_s", (double)plan->simulated_ps * 1e-12);
     put_real(arena, o, "bound_s", (double)plan->bound_ps * 1e-12);
     put_real(arena, o, "gap", plan->gap);
+    put_real(arena, o, "overlapped_s", (double)plan->overlapped_ps * 1e-12);
+    if (plan->overlap_bound_ps > 0)
+        put_real(arena, o, "overlap_bound_s", (double)plan->overlap_bound_ps * 1e-12);
     if (plan->stopped)
         put_text(arena, o, "stopped", plan->stopped);
     put_real(arena, o, "samples_per_s", samples);

@@ -79,6 +79,11 @@ int64_t mpp_build_convert(struct mpp_build *b, int shape, int from, int to)
     return c->row[from][to];
 }
 
+int64_t mpp_build_hidden(const struct mpp_build *b, int64_t cost_ps)
+{
+    return b->p->env.hidden > 0 && cost_ps < INT64_MAX ? cost_ps - (int64_t)(b->p->env.hidden * (double)cost_ps) : cost_ps;
+}
+
 struct mpp_sharding mpp_build_sharding(const struct mpp_build *b, int n_dims, int state)
 {
     struct mpp_sharding s = mpp_sharding_whole();
@@ -357,7 +362,7 @@ static void add_rest(struct mpp_build *b, struct mpp_rest_class *c, mpp_id t, in
     c->gather[k] = mpp_build_sharding(b, x->n_dims, g);
     c->state[k] = s;
     c->source[k] = s == g ? s : n_states * (1 + s) + g;
-    c->cost[k] = mpp_build_convert(b, mpp_build_shape(b, t), s, g);
+    c->cost[k] = mpp_build_hidden(b, mpp_build_convert(b, mpp_build_shape(b, t), s, g));
     c->bytes[k] = mpp_sharding_bytes(x, mesh, c->rest[k]);
     if (s != g)
         c->bytes[k] += mpp_sharding_bytes(x, mesh, c->gather[k]);
@@ -459,6 +464,7 @@ static struct mpp_build *build_new(struct mpp_arena *arena, struct mpp_stage_boo
     b->last_time = g->n_groups > 0 ? g->n_groups - 1 : 0;
     mpp_reshard_env_init(cluster, &pins->c.mesh, site.first_device, &b->p->env);
     b->p->env.receives = site.receives;
+    b->p->env.hidden = mpp_cost_goes_beside(cluster, cluster->n_nodes) ? site.hidden : 0;
     mpp_stage_note_uses(arena, g, &b->uses);
     b->shape_of = minus_ones(arena, g->n_tensors);
     b->node_of_tensor = minus_ones(arena, g->n_tensors);

@@ -69,6 +69,8 @@ struct mpp_build {
 /* The class of T's shape, and the cost of moving it from state FROM to state TO. */
 int mpp_build_shape(struct mpp_build *b, mpp_id t);
 int64_t mpp_build_convert(struct mpp_build *b, int shape, int from, int to);
+/* What of COST_PS is to be paid of a collective that may go on beside kernels (struct mpp_stage_site). */
+int64_t mpp_build_hidden(const struct mpp_build *b, int64_t cost_ps);
 struct mpp_sharding mpp_build_sharding(const struct mpp_build *b, int n_dims, int state);
 
 /* problem_tie.c: which group leads the node that a group belongs to: [n_groups], itself for most. */

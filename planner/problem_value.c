@@ -17,6 +17,7 @@ struct draft {
     const int32_t **wants;
     int first, last;              /* groups */
     bool free_bytes;              /* copies take no memory of their own */
+    bool beside;                  /* they are sums and gathers that can go on beside kernels */
 };
 
 static int number_of(int32_t *list, int *n, int32_t x)
@@ -37,6 +38,7 @@ static int64_t convert_cost(struct mpp_build *b, const struct draft *d, int32_t 
     if (from >= n_states)
         return to == from % n_states || to == from / n_states - 1 ? 0 : MPP_SOLVER_FORBIDDEN;
     int64_t once = mpp_build_convert(b, d->shape, from, to);
+    once = d->beside ? mpp_build_hidden(b, once) : once;
     return once > INT64_MAX / 4 / d->times ? MPP_SOLVER_FORBIDDEN : once * d->times;
 }
 
@@ -105,7 +107,7 @@ static void finish_value(struct mpp_build *b, struct draft *d)
     struct mpp_key key = {.arena = b->arena};
     bool is_new;
     mpp_key_int(&key, d->shape);
-    mpp_key_int(&key, d->times * 16 + b->g->tensors[d->tensor].role * 2 + d->free_bytes);
+    mpp_key_int(&key, d->times * 32 + b->g->tensors[d->tensor].role * 4 + d->free_bytes * 2 + d->beside);
     mpp_key_add(&key, &d->made, sizeof d->made);
     for (int i = 0; i < d->n_readers; i++)
         mpp_key_add(&key, &d->wants[i], sizeof d->wants[i]);
@@ -149,6 +151,14 @@ static const int32_t *states_of(const struct mpp_build *b, int group, int operan
     return c->state[b->place_in_node[group]][operand];
 }
 
+/* A gradient's sum begins in the backward pass, the gather of a parameter before it is needed (codegen/lower_copy.c, prefetch.c). */
+static bool can_hide(const struct mpp_gtensor *t, enum mpp_phase phase)
+{
+    if (t->role == MPP_ROLE_ACCUM)
+        return t->param >= 0 && phase == MPP_PHASE_UPDATE;
+    return t->role == MPP_ROLE_PARAM && (phase == MPP_PHASE_FORWARD || phase == MPP_PHASE_BACKWARD);
+}
+
 /* The value of tensor T for its readers of PHASE. */
 static void add_phase(struct mpp_build *b, struct draft *d, mpp_id t, enum mpp_phase phase)
 {
@@ -166,6 +176,7 @@ static void add_phase(struct mpp_build *b, struct draft *d, mpp_id t, enum mpp_p
         add_reader(d, b->node_of_group[i], wants, n);
     }
     d->times = mpp_phase_count(b->g, phase);
+    d->beside = can_hide(&b->g->tensors[t], phase);
     if (d->n_readers > 0)
         finish_value(b, d);
 }
@@ -177,6 +188,7 @@ static void add_store(struct mpp_build *b, struct draft *d, mpp_id param)
     const struct mpp_rest_class *c = b->book->rest[b->class_of_node[node]];
     d->n_readers = 0;
     d->times = 1;
+    d->beside = false;
     d->first = d->last = b->last_time;
     d->free_bytes = true;
     add_reader(d, node, c->state, c->n_choices);

@@ -41,6 +41,7 @@ struct mpp_reshard_env {
     const struct mpp_mesh *mesh;
     int first;                    /* device that the mesh is laid from */
     int receives;                 /* how often per micro-batch a Recv runs: 1, chunks of the interleaved schedule */
+    double hidden;                /* of sums of gradients and gathers of parameters: not to be paid (struct mpp_stage_site) */
     struct mpp_groups groups[1 << MPP_MAX_AXES]; /* by mask */
 };
 

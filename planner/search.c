@@ -61,6 +61,13 @@ struct search {
     bool limited, bound_by_memory; /* of the best plan: memory kept it from being cheaper */
 };
 
+static struct mpp_stage_site site_of(const struct mpp_plan_options *o)
+{
+    struct mpp_stage_site site = MPP_STAGE_ALONE;
+    site.hidden = o->hidden;
+    return site;
+}
+
 static bool homogeneous(const struct mpp_cluster *c)
 {
     return c->n_nodes == 1 && c->kind != MPP_LINK_MESH;
@@ -195,7 +202,7 @@ static void try_quick(struct search *s, struct trial *t, int64_t micro_batches)
     t->done = true;
     t->bound = INT64_MAX;
     if (!mpp_pins_resolve(t->arena, s->g, &t->c, &s->opt->pins, &rules, &reason)
-        || !mpp_stage_problem_build(t->arena, s->cluster, rules, MPP_STAGE_ALONE, s->capacity, &t->p, &reason)) {
+        || !mpp_stage_problem_build(t->arena, s->cluster, rules, site_of(s->opt), s->capacity, &t->p, &reason)) {
         if (!s->out->reason)
             s->out->reason = mpp_arena_strdup(s->arena, reason);
         return;
@@ -259,7 +266,7 @@ static void settle(struct search *s, struct open *o, int64_t enough, int64_t *wo
     o->given_up = o->priced;
     o->priced = true;
     if (mpp_pins_resolve(t.arena, s->g, &t.c, &s->opt->pins, &rules, &reason)
-        && mpp_stage_problem_build(t.arena, s->cluster, rules, MPP_STAGE_ALONE, s->capacity, &t.p, &reason)) {
+        && mpp_stage_problem_build(t.arena, s->cluster, rules, site_of(s->opt), s->capacity, &t.p, &reason)) {
         t.choice = mpp_arena_array(t.arena, t.p->solver.n_nodes, int32_t);
         t.p->solver.capacity_bytes = s->capacity;
         set.interrupt = s->opt->interrupt;
@@ -366,7 +373,7 @@ static void look_at_least(struct search *s)
         s->out->least_bytes = s->least.bytes;
     mpp_graph_set_batch(s->g, s->g->global_batch / s->least.micro_batches);
     if (mpp_pins_resolve(t.arena, s->g, &t.c, &s->opt->pins, &rules, &reason)
-        && mpp_stage_problem_build(t.arena, s->cluster, rules, MPP_STAGE_ALONE, INT64_MAX, &t.p, &reason)) {
+        && mpp_stage_problem_build(t.arena, s->cluster, rules, site_of(s->opt), INT64_MAX, &t.p, &reason)) {
         t.choice = mpp_arena_array(t.arena, t.p->solver.n_nodes, int32_t);
         if (solve(s, &t, s->least.bytes + s->least.bytes / 20, mpp_solver_defaults()) == MPP_OK)
             mpp_stage_bytes_at(t.p, t.choice, t.info.peak_time, &s->out->at_least);
@@ -438,7 +445,7 @@ static enum mpp_status dump_ilp(struct mpp_diag *diag, struct mpp_graph *graph, 
     enum mpp_status st = MPP_INVALID;
     int64_t capacity = options->capacity_bytes > 0 ? options->capacity_bytes : mpp_device_usable_bytes(&cluster->device);
     if (mpp_pins_resolve(t.arena, graph, &t.c, &options->pins, &rules, &reason)
-        && mpp_stage_problem_build(t.arena, cluster, rules, MPP_STAGE_ALONE, capacity, &t.p, &reason)) {
+        && mpp_stage_problem_build(t.arena, cluster, rules, site_of(options), capacity, &t.p, &reason)) {
         t.choice = mpp_arena_array(t.arena, t.p->solver.n_nodes, int32_t);
         mpp_stage_name_choices(t.arena, t.p);
         struct mpp_solver_settings set = mpp_solver_defaults();

@@ -127,11 +127,14 @@ struct mpp_stage_problem {
     const mpp_id *value_tensor;   /* [solver.n_values] */
 };
 
-/* Where a stage runs: the first device of its mesh, and how often per micro-batch it receives (struct mpp_reshard_env). */
+/* Where a stage runs: the first device of its mesh, and how often per micro-batch it receives (struct mpp_reshard_env). HIDDEN:
+ * of what can go on beside kernels (sums of gradients, gathers of parameters) this share is not paid. With 1 - MPP_COST_BESIDE no
+ * plan takes less (codegen/overlap.h); 0: all is paid. */
 struct mpp_stage_site {
     int first_device, receives;
+    double hidden;
 };
-#define MPP_STAGE_ALONE ((struct mpp_stage_site){0, 1})
+#define MPP_STAGE_ALONE ((struct mpp_stage_site){0, 1, 0})
 
 /* *OUT lives in ARENA and refers to the rules' graph at its present batch and to their mesh. False with *OUT_REASON
  * when PINS leave a group or tensor without any choice. */

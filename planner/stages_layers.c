@@ -158,7 +158,7 @@ int mpp_stages_find_range(struct mpp_stages *s, int n, int first)
 
 struct mpp_stage_site mpp_stages_site(const struct mpp_stages *s, int first_device)
 {
-    return (struct mpp_stage_site){first_device, s->schedule.chunks};
+    return (struct mpp_stage_site){first_device, s->schedule.chunks, s->options->hidden};
 }
 
 struct mpp_stages_config *mpp_stages_find_config(struct mpp_stages *s, int span, int range, int mesh)

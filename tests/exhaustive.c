@@ -23,7 +23,7 @@ struct flow {
     bool step;                    /* of prologue, forward, backward: a kept parameter is found in its kept form too */
     int64_t times;
     int first, last;              /* a copy lives so long */
-    bool free_bytes;
+    bool free_bytes, hidden;      /* hidden: of a collective that may go on beside kernels */
     int ready;                    /* position in the order at which all its nodes are decided */
 };
 
@@ -41,6 +41,7 @@ struct world {
     int64_t **way;                /* [n_tensors], by both shardings: cost + 1; 0: not asked for yet */
     int node_of_group[MAX_TIMES], place_of_group[MAX_TIMES];
     int64_t capacity;
+    double hidden;                /* of what may go on beside kernels, the share that costs nothing */
     bool no_limit;                /* whatever is chosen fits */
     int64_t limit;                /* what costs more is of no interest */
     int64_t rest[MAX_NODES + 1];  /* the least that the nodes from a position on cost by themselves, */
@@ -68,6 +69,11 @@ static int64_t way(const struct world *w, mpp_id t, struct mpp_sharding from, st
         *at = steps_n < 0 ? INT64_MAX : *at + 1;
     }
     return *at == INT64_MAX ? INT64_MAX : *at - 1;
+}
+
+static int64_t unhidden(const struct world *w, int64_t cost)
+{
+    return cost - (int64_t)(w->hidden * (double)cost);
 }
 
 static void occupy(int64_t *mem, int first, int last, int64_t bytes)
@@ -135,7 +141,7 @@ static int64_t flow_cost(const struct world *w, const struct flow *f, const int 
         if (cost == INT64_MAX)
             return INT64_MAX;
         seen[n_seen++] = want;
-        sum += f->times * cost;
+        sum += f->times * (f->hidden ? unhidden(w, cost) : cost);
         if (!f->free_bytes && w->g->tensors[f->tensor].n_dims > 0 && !in_place(w, f, want))
             occupy(mem, f->first, f->last, mpp_sharding_bytes(&w->g->tensors[f->tensor], w->mesh, want));
     }
@@ -200,11 +206,14 @@ static bool add_flow(struct world *w, struct flow *f)
 static bool flows_of(struct world *w, mpp_id t, int maker, int made_group, int made_operand)
 {
     const struct mpp_graph *g = w->g;
+    enum mpp_role role = g->tensors[t].role;
     bool ok = true;
     for (int phase = MPP_PHASE_PROLOGUE; phase <= MPP_PHASE_UPDATE; phase++) {
         struct flow f = {.tensor = t, .maker = maker, .made_group = made_group, .made_operand = made_operand,
                          .step = phase != MPP_PHASE_UPDATE, .first = -1,
                          .times = phase == MPP_PHASE_UPDATE ? 1 : g->global_batch / g->batch};
+        f.hidden = role == MPP_ROLE_ACCUM ? phase == MPP_PHASE_UPDATE && g->tensors[t].param >= 0
+                   : role == MPP_ROLE_PARAM && (phase == MPP_PHASE_FORWARD || phase == MPP_PHASE_BACKWARD);
         for (int i = 0; i < g->n_groups; i++)
             for (int o = 0; o < g->groups[i].n_in && (int)g->groups[i].phase == phase; o++) {
                 if (g->groups[i].in[o] != t)
@@ -313,7 +322,7 @@ static void find_costs(struct world *w)
         for (int k = 0; k < x->n_choices; k++) {
             int64_t mem[MAX_TIMES] = {0}, internal;
             if (x->kind != MPP_NODE_GROUPS && !mpp_sharding_equal(x->rest[k], x->gather[k]))
-                w->cost[n][k] = way(w, x->tensor, x->rest[k], x->gather[k]);
+                w->cost[n][k] = unhidden(w, way(w, x->tensor, x->rest[k], x->gather[k]));
             for (int i = 0; i < x->n_groups; i++) {
                 const struct mpp_group *group = &w->g->groups[x->groups[i]];
                 int64_t times = group->phase == MPP_PHASE_UPDATE ? 1 : w->g->global_batch / w->g->batch;
@@ -351,11 +360,12 @@ static void find_rest(struct world *w)
 
 /* False where it is too large. */
 static bool world_new(struct world *w, struct mpp_arena *arena, const struct mpp_stage_problem *p,
-                      const struct mpp_cluster *cluster, const struct mpp_mesh *mesh, int64_t capacity)
+                      const struct mpp_cluster *cluster, const struct mpp_mesh *mesh, double hidden, int64_t capacity)
 {
     const struct mpp_graph *g = p->graph;
     *w = (struct world){.arena = arena, .g = g, .cluster = cluster, .mesh = mesh, .p = p, .n_nodes = p->solver.n_nodes,
                         .n_times = g->n_groups, .capacity = capacity};
+    w->hidden = cluster->kind == MPP_LINK_SHARED && cluster->n_nodes == 1 ? 0 : hidden;
     if (w->n_nodes > MAX_NODES || g->n_groups > MAX_TIMES)
         return false;
     w->way = mpp_arena_array(arena, g->n_tensors, int64_t *);
@@ -606,12 +616,12 @@ static int64_t search_wide(const struct world *w)
 /* ---- both ---- */
 
 int64_t exhaustive_least(const struct mpp_stage_problem *p, const struct mpp_cluster *cluster, const struct mpp_mesh *mesh,
-                         int64_t capacity, int64_t limit, bool *out_agree)
+                         double hidden, int64_t capacity, int64_t limit, bool *out_agree)
 {
     struct mpp_arena *arena = mpp_arena_new();
     struct world *w = mpp_arena_array(arena, 1, struct world);
     int64_t wide = -1, deep = -1;
-    if (world_new(w, arena, p, cluster, mesh, capacity)) {
+    if (world_new(w, arena, p, cluster, mesh, hidden, capacity)) {
         w->limit = limit;
         wide = search_wide(w);
         deep = wide >= 0 ? search_deep(w) : -1;

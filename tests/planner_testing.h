@@ -42,6 +42,7 @@ struct setup {
     struct mpp_graph *g;
     struct mpp_cluster *cluster;
     struct mpp_plan *plan;
+    double hidden;                /* as in struct mpp_plan_options */
 };
 
 static struct setup setup_passes(const char *model, const char *preset, const char *defines, const char *cluster, int n_devices,
@@ -92,7 +93,7 @@ __attribute__((unused)) static void setup_free(struct setup *s)
 /* Search under FIX ("" for none) and derive. */
 __attribute__((unused)) static enum mpp_status setup_plan(struct setup *s, const char *fix, int64_t capacity_bytes)
 {
-    struct mpp_plan_options options = {.pins = mpp_pins_none(), .capacity_bytes = capacity_bytes};
+    struct mpp_plan_options options = {.pins = mpp_pins_none(), .capacity_bytes = capacity_bytes, .hidden = s->hidden};
     s->plan = NULL;
     MPP_TRY(mpp_pins_parse(s->arena, s->diag, fix, &options.pins));
     MPP_TRY(mpp_plan_search(s->arena, s->diag, s->g, s->cluster, &options, &s->plan));

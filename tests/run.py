@@ -23,12 +23,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNTS = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?\s*$", re.M)
-E2E = ["cuda", "vectorised", "calibrate", "fidelity", "quality", "errors", "malformed", "plans", "time_limit", "alloc", "alloc_trainer",
+E2E = ["cuda", "vectorised", "calibrate", "fidelity", "quality", "errors", "malformed", "plans", "time_limit", "overlap", "alloc", "alloc_trainer",
        "outdir", "report_html", "inspect", "exports", "measured", "tutorial", "options", "quickstart", "resume", "precision", "equivalence",
        "pipelines", "evaluation", "tcp", "slurm", "hosts"]
 # Of one thread each, without a look at the clock, and nothing that is compiled: they run beside each other, the longest first.
 BESIDE = ["alloc", "plan", "planner_exhaustive", "twolevel", "inspect", "malformed", "errors", "report_html", "emit", "fidelity", "exports",
-          "outdir", "stages", "autodiff", "quality", "planner", "ops"]
+          "outdir", "stages", "autodiff", "quality", "overlap", "planner", "ops"]
 TIMEOUT_S = {"unit": 900, "e2e": 1500}
 
 

@@ -237,7 +237,7 @@ static void try_span(struct oracle *o, const struct mpp_graph *g, int device, in
         struct mpp_fold_run none = {.repeat = -1};
         const char *reason;
         if (!mpp_pins_resolve(scratch, g, &c[m], o->pins, &rules, &reason)
-            || !mpp_stage_problem_build(scratch, o->s->cluster, rules, (struct mpp_stage_site){device, o->schedule.chunks},
+            || !mpp_stage_problem_build(scratch, o->s->cluster, rules, (struct mpp_stage_site){device, o->schedule.chunks, 0},
                                         o->capacity, &p, &reason)
             || !mpp_fold_make(scratch, p, &none, in_flight, &fold))
             continue;
