@@ -1,6 +1,7 @@
 /* The host runtime on hand-written pipelines: a chain of layers in one to four stages of unequal numbers of ranks, trained by
  * mpp_main. Losses, gradients and checkpoints are those of one device under every schedule; a checkpoint of one plan is read
  * by any other; a rank that fails ends all. `test plan=N ...` is the trainer of plan N, also under mpirun. */
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -48,7 +49,7 @@ struct plan {
     int chunks, micro_batches, depth;
     enum order order;
     int fails; /* the rank that fails in backward of micro-batch 1 of step 3; -1: none */
-    enum { FAILS, STOPS, STRAYS } how; /* with a message, for ever, or in a wait for what nobody sends */
+    enum { FAILS, STOPS, STRAYS, FAILS_BESIDE } how; /* with a message, for ever, in a wait for what nobody sends; while rank 0 is stuck */
 };
 
 static const struct plan plans[] = {
@@ -188,6 +189,8 @@ static void backward(struct mpp_rank *r)
     int v = virtual_of(r), last = n_virtual() - 1;
     float *g = f32(r, AT_GRADIENT), *e = f32(r, AT_E), *ge = f32(r, AT_GE), *t = f32(r, AT_T);
     float *h = s->acts + (s->last - s->first) * 64, *x = f32(r, AT_X + (r->chunk * MAX_SLOTS + r->slot) * 256);
+    while (built.plan.how == FAILS_BESIDE && r->rank == 0 && r->step == 3)
+        pause();
     if (r->rank == built.plan.fails && r->step == 3 && r->micro_batch == 1)
         fail(r);
     if (r->micro_batch == 0 && (v == last || v == 0))
@@ -624,6 +627,8 @@ static int run_apart(const struct plan *p, int timeout_s)
     fflush(NULL);
     pid_t child = fork();
     if (child == 0)
+        alarm(300);
+    if (child == 0)
         _exit(RUN(build(p), "--data", "synthetic", "--steps", "5", "--timeout", text));
     if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status))
         return -1;
@@ -656,6 +661,62 @@ static void test_hangs(void)
         expect(said("err", cases[c].wanted) && said("err", "--timeout sets how long"), "which says who is missing");
     }
 }
+
+/* A failure ends a rank too that does not see it, however long ranks may wait: here it is soon for a machine, and never for a test. */
+static void test_failure_beside(void)
+{
+    struct plan p = plans[3];
+#ifdef MPP_CONFORMANCE_H
+    enum { TIMEOUT_S = 3600 };
+#else
+    enum { TIMEOUT_S = 0 }; /* for ever */
+#endif
+    p.fails = 2;
+    p.how = FAILS_BESIDE;
+    expect(run_apart(&p, TIMEOUT_S) == 2 && strcmp(text_of(in_folder("err", 0)), "error: rank 2 fails, as this test wants\n") == 0,
+           "a failure ends a rank that is stuck");
+}
+
+#ifndef MPP_CONFORMANCE_H
+static void fill(int fd)
+{
+    static const char lines[512];
+    while (write(fd, lines, sizeof lines) > 0)
+        ;
+    while (write(fd, lines, 1) > 0)
+        ;
+}
+
+/* Trains with --timeout S while who reads the metrics rests for more than twice as long. Returns the exit status. */
+static int run_unread(int timeout_s)
+{
+    char *fifo = in_folder("fifo", timeout_s), text[16], buffer[4096];
+    int status = 0, pipe = mkfifo(fifo, 0600) == 0 ? open(fifo, O_RDWR | O_NONBLOCK) : -1;
+    snprintf(text, sizeof text, "%d", timeout_s);
+    fflush(NULL);
+    if (pipe < 0)
+        return -1;
+    fill(pipe);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(RUN(build(&plans[3]), "--data", "synthetic", "--steps", "2", "--timeout", text, "--metrics", fifo));
+    usleep((useconds_t)timeout_s * 2200000);
+    while (child > 0 && waitpid(child, &status, WNOHANG) == 0)
+        if (read(pipe, buffer, sizeof buffer) <= 0)
+            usleep(1000);
+    close(pipe);
+    return child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* No hang; on a busy machine another rank may seem to be one, which more patience tells apart. */
+static void test_unread(void)
+{
+    int code = -1;
+    for (int timeout_s = 1; code != 0 && timeout_s <= 16; timeout_s *= 4)
+        code = run_unread(timeout_s);
+    expect(code == 0 && text_of(in_folder("err", 0))[0] == '\0', "a reader that rests ends no job");
+}
+#endif
 
 /* Numbers that only the last stage reads are wrong: all leave, after the steps before. */
 static void test_bad_data(void)
@@ -829,6 +890,10 @@ int main(int argc, char **argv)
     test_resume();
     test_failures();
     test_hangs();
+    test_failure_beside();
+#ifndef MPP_CONFORMANCE_H
+    test_unread();
+#endif
     test_bad_data();
     test_profiles();
     test_evaluation();

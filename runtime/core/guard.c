@@ -11,7 +11,7 @@
 #include "waits.h"
 
 #define LOOK_S 0.25
-#define LEAVE_S 2.0 /* for released ranks to end by themselves */
+#define LEAVE_S 2.0 /* for released ranks to end by themselves; what they compute then is of no use, however long it takes */
 
 /* What was seen of a rank. */
 struct seen {
@@ -75,13 +75,12 @@ static void *guard_main(void *arg)
     while (wait_briefly(g, &passed_s)) {
         int code = ops->failed(&g->ranks[0]);
         look(g, passed_s);
-        if (code == 0 && mpp_hang_find(g->ranks[0].program, g->n, g->watched, g->timeout_s, &stuck, text, sizeof text)) {
+        if (code == 0 && g->timeout_s > 0 && mpp_hang_find(g->ranks[0].program, g->n, g->watched, g->timeout_s, &stuck, text, sizeof text)) {
             ops->abort(&g->ranks[0], MPP_EXIT_SYSTEM, text);
-            failed_s = g->timeout_s;
             code = MPP_EXIT_SYSTEM;
         }
         failed_s += code != 0 ? passed_s : 0;
-        if (failed_s > g->timeout_s + LEAVE_S)
+        if (failed_s > LEAVE_S)
             g->leave(g->user, code);
     }
     return NULL;
@@ -100,7 +99,7 @@ int mpp_guard_new(struct mpp_rank *ranks, int n, double timeout_s, void (*leave)
                   struct mpp_guard **guard_out, struct mpp_error *error)
 {
     *guard_out = NULL;
-    if (n < 2 || timeout_s <= 0)
+    if (n < 2)
         return MPP_EXIT_OK;
     struct mpp_guard *g = calloc(1, sizeof *g);
     if (g == NULL)

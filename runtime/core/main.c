@@ -148,12 +148,12 @@ static int run_threads(struct mpp_job *job, struct mpp_error *error)
         }
     for (int i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
-    mpp_guard_free(guard);
     for (int i = 0; i < started; i++) {
         mpp_trainer_clean(&ranks[i]);
         if (code == MPP_EXIT_OK)
             code = locals[i].exit_code;
     }
+    mpp_guard_free(guard); /* a device may be stuck */
     free(ranks);
     free(locals);
     free(threads);

@@ -14,6 +14,7 @@
 #include "trace_internal.h"
 #include "trace_table.h"
 #include "transport.h"
+#include "waits.h"
 
 #define PATH_BYTES 4096
 #define ALIGN_ROUNDS 16
@@ -227,6 +228,7 @@ static int write_all(struct mpp_rank *r, const char *path, struct mpp_trace_summ
     fputs("\n]}\n", w.out);
     int64_t step = mpp_trace_table_step(table), left_out = mpp_trace_table_left_out(table);
     int code = close_file(w.out, part, path, step > 0, error);
+    mpp_wait_begin(r, MPP_WAIT_OUTPUT, 0);
     if (code == MPP_EXIT_OK && step > 0) {
         mpp_trace_table_print(table);
         printf("the trace of the last steps is in %s\n", path);
@@ -237,6 +239,7 @@ static int write_all(struct mpp_rank *r, const char *path, struct mpp_trace_summ
     if (code == MPP_EXIT_OK && left_out > 0)
         mpp_note("%s: of steps with more than %d events on a rank the last %lld are left out", path, MPP_TRACE_EVENTS,
                  (long long)left_out);
+    mpp_wait_end(r);
     mpp_trace_table_free(table);
     return code;
 }

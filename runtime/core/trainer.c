@@ -22,10 +22,22 @@
 #include "trace.h"
 #include "trainer.h"
 #include "transport.h"
+#include "waits.h"
 
 static struct mpp_local *local_of(const struct mpp_rank *r)
 {
     return r->impl;
+}
+
+/* Around all that R writes: who reads it may take any time. */
+static void begin_output(struct mpp_rank *r)
+{
+    mpp_wait_begin(r, MPP_WAIT_OUTPUT, 0);
+}
+
+static void end_output(struct mpp_rank *r)
+{
+    mpp_wait_end(r);
 }
 
 double mpp_trainer_lr(const struct mpp_program *program, double peak, int64_t steps, int64_t step)
@@ -279,7 +291,9 @@ static void tell_step(struct mpp_rank *r, struct mpp_step_report *report)
     report->evaluated = o->eval != NULL && (r->step == o->steps || (o->eval_every > 0 && r->step % o->eval_every == 0));
     if (report->evaluated)
         report->eval_loss = mpp_evaluate(r);
+    begin_output(r);
     int code = r->rank == 0 ? mpp_progress_step(local_of(r)->progress, report, &error) : MPP_EXIT_OK;
+    end_output(r);
     if (code != MPP_EXIT_OK)
         mpp_fail(r, code, "%s", error.text);
 }
@@ -293,10 +307,12 @@ static void save(struct mpp_rank *r)
     mpp_checkpoint_save(r, local_of(r)->job->options->save);
 }
 
-static void tell_saved(const struct mpp_rank *r)
+static void tell_saved(struct mpp_rank *r)
 {
+    begin_output(r);
     if (r->rank == 0)
         mpp_progress_saved(local_of(r)->progress, local_of(r)->job->options->save, r->step);
+    end_output(r);
 }
 
 /* Between two steps: does what was ASKED. */
@@ -314,17 +330,21 @@ static void answer(struct mpp_rank *r, int asked, bool saved)
     }
     if (asked > ASKED_SAVE)
         local->exit_code = 128 + asked - ASKED_SAVE; /* as a shell reports a process that the signal ended */
+    begin_output(r);
     if (r->rank == 0)
         mpp_progress_say(local->progress, "%s %s after step %lld%s", asked > ASKED_SAVE ? "stopped by" : "asked by",
                          asked > ASKED_SAVE ? mpp_signals_name(asked - ASKED_SAVE) : "SIGUSR1", (long long)r->step, where);
+    end_output(r);
 }
 
 /* Where no step is left to take. */
 static void evaluate_alone(struct mpp_rank *r)
 {
     double loss = mpp_evaluate(r);
+    begin_output(r);
     if (r->rank == 0)
         mpp_progress_say(local_of(r)->progress, "loss on other data after step %lld: %.6g", (long long)r->step, loss);
+    end_output(r);
 }
 
 static void train(struct mpp_rank *r)
@@ -429,8 +449,10 @@ static void run(struct mpp_rank *r)
     mpp_agree(r, job->prepare_code, &job->prepare_error);
     mpp_start_agree(r);
     make_arena(r);
+    begin_output(r);
     if (r->rank == 0)
         announce(r);
+    end_output(r);
     mpp_passes_set_up(r);
     make_parameters(r);
     if (job->options->dump_grads != NULL && last <= job->first_step)
@@ -439,26 +461,32 @@ static void run(struct mpp_rank *r)
     if (code == MPP_EXIT_OK && last > job->first_step) /* bad data show before anything is written */
         code = mpp_feed_wait(local->feed, job->first_step, &error);
     mpp_agree(r, code, &error);
+    begin_output(r);
     if (r->rank == 0) {
         if (job->first_step > 0)
             printf("continuing from step %lld%s\n", (long long)job->first_step,
                    job->first_step >= job->options->steps ? ": nothing is left to do" : "");
         code = open_outputs(r, &error);
     }
+    end_output(r);
     mpp_agree(r, code, &error);
     train(r);
+    begin_output(r);
     if (r->rank == 0) {
         mpp_progress_close(local->progress);
         local->progress = NULL;
     }
+    end_output(r);
     if (r->trace != NULL)
         mpp_agree(r, mpp_trace_write(r, job->options->profile, &error), &error);
     char device[256];
     bool more = mpp_device_conclude(r, device, sizeof device);
+    begin_output(r);
     if (r->rank == 0)
         conclude(r);
     if (r->rank == 0 && more)
         printf("%s\n", device);
+    end_output(r);
     mpp_device_synchronize(r);
     r->transport->ops->barrier(r, MPP_WORLD); /* nobody lets go of a device that others' last sums still read */
 }

@@ -98,13 +98,13 @@ int mpp_tcp_place_read(struct mpp_tcp_place *place_out, struct mpp_error *error)
     struct mpp_tcp_place p = {.local_rank = -1};
     int code = read_number("WORLD_SIZE", 1, MOST_RANKS, &p.size, error);
     if (code == MPP_EXIT_OK)
-        code = read_number("RANK", 0, MOST_RANKS, &p.rank, error);
+        code = read_number("RANK", 0, MOST_RANKS - 1, &p.rank, error);
     if (code == MPP_EXIT_OK && p.rank >= p.size)
         code = mpp_error_set(error, MPP_EXIT_INPUT, "RANK is %d where WORLD_SIZE is %d; ranks are 0 to %d", p.rank, p.size, p.size - 1);
     if (code == MPP_EXIT_OK)
         code = read_optional("LOCAL_WORLD_SIZE", 1, p.size, &p.local_size, error);
     if (code == MPP_EXIT_OK)
-        code = read_optional("LOCAL_RANK", 0, p.local_size > 0 ? p.local_size - 1 : MOST_RANKS, &p.local_rank, error);
+        code = read_optional("LOCAL_RANK", 0, p.local_size > 0 ? p.local_size - 1 : MOST_RANKS - 1, &p.local_rank, error);
     if (code == MPP_EXIT_OK)
         code = read_meeting(&p, error);
     *place_out = p;

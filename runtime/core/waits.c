@@ -40,15 +40,26 @@ void mpp_wait_begin(struct mpp_rank *r, enum mpp_wait kind, int what)
     set(r, mpp_wait_word(kind, what));
 }
 
-void mpp_wait_begin_gpu(struct mpp_rank *r, uint64_t last)
+void mpp_wait_begin_gpu(struct mpp_rank *r, uint64_t word)
 {
     mpp_rank_moves(r);
-    set(r, ON_GPU | (last != 0 ? last : mpp_wait_word(MPP_WAIT_GPU, 0)));
+    set(r, ON_GPU | (word != 0 ? word : mpp_wait_word(MPP_WAIT_GPU, 0)));
 }
 
 void mpp_wait_end(struct mpp_rank *r)
 {
     set(r, 0);
+}
+
+/* Its own work takes that long, of the rank or its GPU. */
+static bool works(uint64_t word)
+{
+    return word == 0 || kind_of(word) == MPP_WAIT_GPU;
+}
+
+static bool waits_for_ranks(uint64_t word)
+{
+    return !works(word) && kind_of(word) != MPP_WAIT_OUTPUT;
 }
 
 /* ---- who is waited for ---------------------------------------------------------------------------------------- */
@@ -69,7 +80,8 @@ static bool waits_for(const struct mpp_program *p, int rank, uint64_t word, int 
     case MPP_WAIT_TAKE_OVER:
         return stage == p->transfers[what].from && others != mpp_wait_word(MPP_WAIT_HAND_OVER, what);
     case MPP_WAIT_GPU:
-        return (others & ON_GPU) == 0;
+    case MPP_WAIT_OUTPUT:
+        return false;
     default:
         return others != word && mpp_mesh_group_base(p, other, (unsigned)what) == mpp_mesh_group_base(p, rank, (unsigned)what);
     }
@@ -108,10 +120,12 @@ static void describe(const struct mpp_program *p, int rank, uint64_t word, char 
         [MPP_WAIT_BEGUN] = "sums or gathers that were begun", [MPP_WAIT_COMMUNICATOR] = "the making of a communicator"};
     int what = what_of(word), n = snprintf(out, (size_t)bytes, (word & ON_GPU) != 0 ? "for its GPU" : "");
     enum mpp_wait kind = kind_of(word);
-    if (kind == MPP_WAIT_GPU)
+    if (kind == MPP_WAIT_OUTPUT)
+        (void)snprintf(out, (size_t)bytes, "for the reader of its output");
+    if (kind == MPP_WAIT_GPU || kind == MPP_WAIT_OUTPUT)
         return;
     if (n > 0)
-        n += snprintf(out + n, (size_t)(bytes - n), ", which was last to do its part ");
+        n += snprintf(out + n, (size_t)(bytes - n), ", which is ");
     if (kind == MPP_WAIT_SEND || kind == MPP_WAIT_RECEIVE) {
         (void)snprintf(out + n, (size_t)(bytes - n), kind == MPP_WAIT_SEND ? "in sending to rank %d" : "for a message of rank %d", what);
     } else if (kind == MPP_WAIT_HAND_OVER || kind == MPP_WAIT_TAKE_OVER) {
@@ -134,7 +148,7 @@ static void name_rank(const char *host, int rank, char *out, int bytes)
 static int first_waiting(const struct mpp_program *p, int n, const struct mpp_watched *ranks, int for_rank)
 {
     for (int i = 0; i < n; i++)
-        if (!ranks[i].absent && ranks[i].idle && ranks[i].waits != 0
+        if (!ranks[i].absent && ranks[i].idle && waits_for_ranks(ranks[i].waits)
             && (for_rank < 0 || waits_for(p, i, ranks[i].waits, for_rank, ranks[for_rank].waits)))
             return i;
     return for_rank < 0 ? -1 : first_waiting(p, n, ranks, -1);
@@ -180,9 +194,9 @@ bool mpp_hang_find(const struct mpp_program *program, int n, const struct mpp_wa
         if (ranks[i].absent)
             continue;
         present++;
-        if (ranks[i].silent || (ranks[i].idle && ranks[i].waits == 0))
+        if (ranks[i].silent || (ranks[i].idle && works(ranks[i].waits)))
             stuck = i;
-        else if (ranks[i].idle)
+        else if (ranks[i].idle && waits_for_ranks(ranks[i].waits))
             waiting++;
     }
     *stuck_out = stuck;
@@ -197,7 +211,8 @@ bool mpp_hang_find(const struct mpp_program *program, int n, const struct mpp_wa
     int first = first_waiting(program, n, ranks, stuck);
     describe(program, first, ranks[first].waits, in, sizeof in);
     name_rank(ranks[stuck].host, stuck, who, sizeof who);
-    (void)snprintf(text, (size_t)text_bytes, "%s has not moved for %g s while others wait for it (rank %d %s): stopped, or stuck; "
-                   "the job ends (--timeout sets how long)", who, timeout_s, first, in);
+    (void)snprintf(text, (size_t)text_bytes, "%s has not moved for %g s while others wait for it (rank %d %s): %s; "
+                   "the job ends (--timeout sets how long)", who, timeout_s, first, in,
+                   ranks[stuck].silent || ranks[stuck].waits == 0 ? "stopped, or stuck" : "its GPU is stuck");
     return true;
 }

@@ -21,13 +21,14 @@ enum mpp_wait {
     MPP_WAIT_COMMUNICATOR,                  /* for a group of WHAT, a mask, as those before */
     MPP_WAIT_SEND, MPP_WAIT_RECEIVE,        /* WHAT is a rank */
     MPP_WAIT_HAND_OVER, MPP_WAIT_TAKE_OVER, /* WHAT is a transfer */
-    MPP_WAIT_GPU,                           /* for what its GPU was given */
+    MPP_WAIT_GPU,                           /* for its GPU, which has work of its own */
+    MPP_WAIT_OUTPUT,                        /* to write, for who reads what it writes */
 };
 
 /* R begins to wait, which counts as a move of its. */
 void mpp_wait_begin(struct mpp_rank *r, enum mpp_wait kind, int what);
-/* The same in a word that mpp_wait_word made before, of what R's GPU was last given; 0: of nothing. */
-void mpp_wait_begin_gpu(struct mpp_rank *r, uint64_t last);
+/* The same for R's GPU, which is at what WORD tells (mpp_wait_word); 0: at work of its own. */
+void mpp_wait_begin_gpu(struct mpp_rank *r, uint64_t word);
 void mpp_wait_end(struct mpp_rank *r);
 /* What R waits in; 0: it works. */
 uint64_t mpp_wait_of(const struct mpp_rank *r);
@@ -43,7 +44,8 @@ struct mpp_watched {
 };
 
 /* Is the job hung: does a rank wait for one that neither waits nor moves, or do all wait? Then TEXT says who waits in what for
- * whom, and *STUCK_OUT is the rank that does not move; -1: all wait. */
+ * whom, and *STUCK_OUT is the rank that does not move; -1: all wait. A rank whose GPU works, without moving either, is such a one; one
+ * that waits for the reader of its output is none, whatever others wait for. */
 bool mpp_hang_find(const struct mpp_program *program, int n, const struct mpp_watched *ranks, double timeout_s, int *stuck_out,
                    char *text, int text_bytes);
 

@@ -74,7 +74,6 @@ static void scatter_sums(struct mpp_rank *r, cudaStream_t stream, enum mpp_scrat
 {
     const float *parts = src;
     ncclComm_t comm = mpp_cuda_group(r, mask);
-    mpp_cuda_meets(r, MPP_WAIT_REDUCE_SCATTER, (int)mask);
     if (!c->even) {
         size_t bytes = (size_t)(c->n * part_elements(c)) * sizeof(float);
         float *packed = mpp_cuda_scratch(r, kind, bytes);
@@ -82,6 +81,7 @@ static void scatter_sums(struct mpp_rank *r, cudaStream_t stream, enum mpp_scrat
         move_parts(r, stream, mask, c, true, (void *)(uintptr_t)src, packed);
         parts = packed;
     }
+    mpp_cuda_meets(r, MPP_WAIT_REDUCE_SCATTER, (int)mask);
     MPP_NCCL_CHECK(r, mask, comm, ncclReduceScatter(parts, dst, (size_t)part_elements(c), ncclFloat32, ncclSum, comm, stream));
 }
 
@@ -152,8 +152,8 @@ static void gather(struct mpp_rank *r, cudaStream_t stream, enum mpp_scratch kin
     }
     double begun_s = mpp_trace_begin(r);
     ncclComm_t comm = mpp_cuda_group(r, mask);
-    mpp_cuda_meets(r, MPP_WAIT_ALL_GATHER, (int)mask);
     void *parts = c.even ? dst : mpp_cuda_scratch(r, kind, (size_t)(c.n * part_elements(&c) * bytes));
+    mpp_cuda_meets(r, MPP_WAIT_ALL_GATHER, (int)mask);
     MPP_NCCL_CHECK(r, mask, comm, ncclAllGather(src, parts, (size_t)(part_elements(&c) * bytes), ncclInt8, comm, stream));
     if (!c.even)
         move_parts(r, stream, mask, &c, false, dst, parts);
@@ -197,7 +197,7 @@ void mpp_gather_wait(struct mpp_rank *r, int64_t under_way)
     int64_t last = d->n_gathers - under_way - 1;
     if (last < d->n_gathered)
         return;
-    MPP_CUDA_CHECK(r, cudaStreamWaitEvent(d->compute, d->gathered[last % MPP_GATHERS], 0));
+    mpp_cuda_await(r, d->gathered[last % MPP_GATHERS], MPP_WAIT_BEGUN, (1 << r->n_axes) - 1);
     d->n_gathered = last + 1;
 }
 
@@ -284,7 +284,7 @@ static void exchange_pieces(struct mpp_rank *r, unsigned mask, const struct mpp_
             dense(&box, box.dst_stride);
             mpp_cuda_copy_box(r, stream, &box, src + bytes * from, out + bytes * i * room);
         }
-    MPP_NCCL_CHECK(r, mask, comm, ncclGroupStart());
+    mpp_cuda_bundle_begin(r, mask, comm);
     for (int i = 0; i < n; i++) {
         if (mpp_exchange_piece(r, mask, x, own, i, &from, &to, &p))
             MPP_NCCL_CHECK(r, mask, comm, ncclSend(out + bytes * i * room, (size_t)(elements(&p) * bytes), ncclInt8, i, comm, stream));
@@ -292,7 +292,7 @@ static void exchange_pieces(struct mpp_rank *r, unsigned mask, const struct mpp_
             MPP_NCCL_CHECK(r, mask, comm, ncclRecv(in + bytes * i * room, (size_t)(elements(&p) * bytes), ncclInt8, i, comm, stream));
     }
     mpp_cuda_meets(r, MPP_WAIT_ALL_TO_ALL, (int)mask);
-    MPP_NCCL_CHECK(r, mask, comm, ncclGroupEnd());
+    mpp_cuda_bundle_end(r, mask, comm);
     for (int i = 0; i < n; i++)
         if (mpp_exchange_piece(r, mask, x, i, own, &from, &to, &p)) {
             struct mpp_box box = box_of(&p);
@@ -314,7 +314,7 @@ static void exchange(struct mpp_rank *r, int64_t bytes, unsigned mask, int n_dim
     struct mpp_exchange x = mpp_exchange_of(r, mask, n_dims, src_dims, gather_dim, gather_extent, split_dim);
     x.bytes = bytes;
     double begun_s = mpp_trace_begin(r);
-    mpp_rank_moves(r);
+    mpp_cuda_moves(r);
     exchange_pieces(r, mask, &x, x.d0 * x.gather_block * x.d2 * x.split_block * x.d4, src, dst);
     mpp_trace_end(r, begun_s, MPP_TRACE_ALL_TO_ALL, (int)mask, 0, bytes * count);
 }

@@ -37,7 +37,7 @@ enum mpp_scratch {
     MPP_N_SCRATCH,
 };
 
-enum { MPP_GATHERS = 32, MPP_BUCKET_SUMS = 64 };
+enum { MPP_GATHERS = 32, MPP_BUCKET_SUMS = 64, MPP_OUTGROWN = 64, MPP_MARKS = 64 };
 
 /* All-reduces of one group that were begun and are not yet given to NCCL, which does them as one. */
 struct mpp_bucket {
@@ -45,6 +45,19 @@ struct mpp_bucket {
     int n;
     float *x[MPP_BUCKET_SUMS];
     int64_t count[MPP_BUCKET_SUMS], bytes;
+};
+
+/* Where the compute stream has come to (marks.c). */
+struct mpp_mark {
+    cudaEvent_t event;
+    uint64_t word; /* what took other ranks since the mark before (core/waits.h); 0: nothing, the GPU had work of its own */
+};
+
+struct mpp_marks {
+    int first, n;           /* those that the GPU has not passed */
+    int every, passed_over; /* places between two of them */
+    uint64_t word;          /* of the mark to come */
+    struct mpp_mark marks[MPP_MARKS];
 };
 
 /* What an update takes from the count of steps that were not skipped (AdamW's bias correction, SGD's first velocity). */
@@ -68,7 +81,10 @@ struct mpp_device {
     cudaEvent_t gathered[MPP_GATHERS];    /* the ends of the last gathers beside the rank's work, in turns */
     int64_t n_gathers, n_gathered;        /* that were begun so far; the first ones, for which the compute stream waits already */
     struct mpp_bucket bucket;
+    bool bundles;                         /* between mpp_cuda_bundle_begin and its end */
     uint64_t last;                        /* what it was last given that takes other ranks (core/waits.h); 0: nothing */
+    bool meets;                           /* it is being given that */
+    struct mpp_marks marks;
     int n_begun;                          /* sums on the communication stream since the last mpp_wait */
     cublasLtHandle_t blas;
     void *blas_workspace;
@@ -77,6 +93,9 @@ struct mpp_device {
     struct mpp_channels *channels;
     void *scratch[MPP_N_SCRATCH];
     size_t scratch_bytes[MPP_N_SCRATCH];
+    void *outgrown[MPP_OUTGROWN];         /* scratch memory that became too small, until the GPU is idle */
+    int n_outgrown;
+    int64_t outgrown_bytes;
     struct mpp_step_factors *factors;     /* on the device; made by mpp_loss_scale */
     struct mpp_graphs *graphs;            /* NULL: every pass launches its kernels itself */
     struct mpp_step_values *values;       /* of the running step, on the device; NULL where there are no graphs */
@@ -104,11 +123,25 @@ struct mpp_step_factors mpp_step_factors_of(const struct mpp_rank *r);
 /* A turn of a wait, the first of them with TURN 0: soon a nap, so that others get on. */
 void mpp_cuda_nap(int *turn);
 
-/* The rank works (core/mesh.c): called where a contraction, an attention or a collective begins. */
+/* core/mesh.c */
 void mpp_rank_moves(struct mpp_rank *r);
 
-/* The rank gives its GPU work that takes other ranks, and waits until it has; MPP_NCCL_CHECK of that call ends the wait. */
+/* marks.c. The rank works, and its GPU after what it was given so far: called where a contraction, an attention or a collective
+ * begins. */
+void mpp_cuda_moves(struct mpp_rank *r);
+/* The compute stream was last given something that takes other ranks, as WORD tells; 0: work of its own. */
+void mpp_cuda_mark(struct mpp_rank *r, uint64_t word);
+/* Has the GPU passed marks since the last call? *WORD_OUT: what it is at. */
+bool mpp_cuda_passed(struct mpp_rank *r, uint64_t *word_out);
+bool mpp_cuda_marks_open(struct mpp_marks *marks);
+void mpp_cuda_marks_close(struct mpp_marks *marks);
+
+/* The rank gives its GPU work that takes other ranks, and waits until it has; MPP_NCCL_CHECK of that call ends the wait by
+ * mpp_cuda_has_met. */
 void mpp_cuda_meets(struct mpp_rank *r, enum mpp_wait kind, int what);
+void mpp_cuda_has_met(struct mpp_rank *r);
+/* The compute stream waits for EVENT, which takes other ranks. */
+void mpp_cuda_await(struct mpp_rank *r, cudaEvent_t event, enum mpp_wait kind, int what);
 
 /* Leaves where the job has failed: a call that fails then has nothing to add. */
 void mpp_cuda_leave_if_failed(const struct mpp_rank *r);
@@ -130,6 +163,9 @@ void mpp_cuda_note_others(struct mpp_rank *r);
 
 /* At least BYTES of device memory, valid until the next call with this KIND; aligned as cudaMalloc's. */
 void *mpp_cuda_scratch(struct mpp_rank *r, enum mpp_scratch kind, size_t bytes);
+/* Frees what scratch memory has outgrown, where all of the GPU's streams are done: cudaFree waits for them, and a send among
+ * them for its receiver. */
+void mpp_cuda_tidy(struct mpp_rank *r);
 
 /* y [cols] = (add ? y : 0) + the sums over the parts of mpp_column_parts(rows, cols) (launch.cuh). */
 void mpp_columns_finish(struct mpp_rank *r, int64_t rows, int64_t cols, const double *parts, bool add, float *y);
@@ -137,13 +173,18 @@ void mpp_columns_finish(struct mpp_rank *r, int64_t rows, int64_t cols, const do
 /* cuBLASLt's own memory. */
 #define MPP_BLAS_WORKSPACE_BYTES ((int64_t)32 << 20)
 
-/* Polls until STREAM has done its work; a rank whose peers are gone leaves. */
+/* Polls until STREAM has done its work; a rank whose job has failed leaves. Meanwhile the rank moves as its GPU does. */
 void mpp_cuda_wait_for(struct mpp_rank *r, cudaStream_t stream);
 
 /* groups.c. The communication stream goes on once the compute stream has done what it was given. */
 cudaStream_t mpp_cuda_beside(struct mpp_rank *r);
 /* Sums that wait in r->device->bucket begin. */
 void mpp_cuda_empty_bucket(struct mpp_rank *r);
+/* What NCCL is called for between the two begins at the end, as one. A rank that leaves in between closes the bundle first
+ * (mpp_cuda_bundle_drop): else communicators that it aborts would wait for the end, too. */
+void mpp_cuda_bundle_begin(struct mpp_rank *r, unsigned mask, ncclComm_t comm);
+void mpp_cuda_bundle_end(struct mpp_rank *r, unsigned mask, ncclComm_t comm);
+void mpp_cuda_bundle_drop(struct mpp_rank *r);
 /* What the compute stream is given next comes after all sums and gathers that were begun beside it. */
 void mpp_cuda_join(struct mpp_rank *r);
 
@@ -176,6 +217,8 @@ ncclResult_t mpp_comm_settle(const struct mpp_rank *r, ncclComm_t comm, ncclResu
 void mpp_comm_let_explain(const struct mpp_rank *r, ncclResult_t code);
 void mpp_groups_free(struct mpp_rank *r);
 void mpp_channels_free(struct mpp_rank *r);
+/* Has all that the rank sent left? Then NULL, else a stream that is at it. */
+cudaStream_t mpp_channels_busy(const struct mpp_rank *r);
 
 /* The communicator of the rank's group of MASK; all of its members call. NULL: a group of one. */
 ncclComm_t mpp_cuda_group(struct mpp_rank *r, unsigned mask);

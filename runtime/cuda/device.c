@@ -143,6 +143,8 @@ static int make_handles(struct mpp_rank *r, struct mpp_error *error)
     for (int i = 0; i < MPP_GATHERS && code == MPP_EXIT_OK; i++)
         code = made(r, cudaEventCreateWithFlags(&d->gathered[i], cudaEventDisableTiming) == cudaSuccess, "making events", error);
     if (code == MPP_EXIT_OK)
+        code = made(r, mpp_cuda_marks_open(&d->marks), "making events", error);
+    if (code == MPP_EXIT_OK)
         code = made(r, cublasLtCreate(&d->blas) == CUBLAS_STATUS_SUCCESS, "cublasLtCreate", error);
     d->products = mpp_products_new();
     if (code == MPP_EXIT_OK)
@@ -205,9 +207,11 @@ void mpp_device_detach(struct mpp_rank *r)
     mpp_groups_free(r);
     mpp_channels_free(r);
     if (d->compute != NULL)
-        (void)cudaStreamSynchronize(d->compute);
+        (void)cudaStreamSynchronize(d->compute); /* for nobody: its communicators have ended */
     for (int i = 0; i < MPP_N_SCRATCH; i++)
         (void)cudaFree(d->scratch[i]);
+    for (int i = 0; i < d->n_outgrown; i++)
+        (void)cudaFree(d->outgrown[i]);
     (void)cudaFree(d->factors);
     (void)cudaFree(d->values);
     (void)cudaFree(d->blas_workspace);
@@ -221,6 +225,7 @@ void mpp_device_detach(struct mpp_rank *r)
     for (int i = 0; i < MPP_GATHERS; i++)
         if (d->gathered[i] != NULL)
             (void)cudaEventDestroy(d->gathered[i]);
+    mpp_cuda_marks_close(&d->marks);
     if (d->compute != NULL)
         (void)cudaStreamDestroy(d->compute);
     if (d->communication != NULL)
@@ -243,6 +248,7 @@ void mpp_device_abandon(struct mpp_rank *r)
 {
     if (r->device == NULL)
         return;
+    mpp_cuda_bundle_drop(r);
     mpp_graphs_free(r);
     mpp_groups_free(r);
     mpp_channels_free(r);
@@ -261,8 +267,10 @@ void mpp_cuda_wait_for(struct mpp_rank *r, cudaStream_t stream)
 {
     cudaError_t code;
     for (int turn = 0; (code = cudaStreamQuery(stream)) == cudaErrorNotReady;) {
-        if (turn == 0)
-            mpp_wait_begin_gpu(r, r->device->last);
+        uint64_t word;
+        bool passed = mpp_cuda_passed(r, &word);
+        if (turn == 0 || passed)
+            mpp_wait_begin_gpu(r, stream == r->device->compute ? word : r->device->last);
         mpp_cuda_leave_if_failed(r);
         mpp_cuda_nap(&turn);
     }
@@ -274,15 +282,20 @@ void mpp_cuda_wait_for(struct mpp_rank *r, cudaStream_t stream)
 
 void mpp_device_put(struct mpp_rank *r, void *to_device, const void *from, size_t bytes)
 {
-    /* From memory that is not pinned: CUDA has read FROM when the call returns. */
+    uint64_t word = 0;
+    if (r->device != NULL)
+        (void)mpp_cuda_passed(r, &word);
+    /* From memory that is not pinned: CUDA has read FROM when the call returns, for which it may wait for the stream. */
+    mpp_wait_begin_gpu(r, word);
     MPP_CUDA_CHECK(r, cudaMemcpyAsync(to_device, from, bytes, cudaMemcpyHostToDevice, mpp_stream(r)));
+    mpp_wait_end(r);
 }
 
 void mpp_device_get(struct mpp_rank *r, void *to, const void *from_device, size_t bytes)
 {
     mpp_cuda_wait_for(r, mpp_stream(r));
     MPP_CUDA_CHECK(r, cudaMemcpyAsync(to, from_device, bytes, cudaMemcpyDeviceToHost, mpp_stream(r)));
-    MPP_CUDA_CHECK(r, cudaStreamSynchronize(mpp_stream(r)));
+    mpp_cuda_wait_for(r, mpp_stream(r));
 }
 
 void mpp_copy(struct mpp_rank *r, void *dst, const void *src, size_t bytes)
@@ -299,8 +312,10 @@ void mpp_zero(struct mpp_rank *r, void *x, size_t bytes)
 
 void mpp_device_synchronize(struct mpp_rank *r)
 {
-    if (r->device != NULL)
-        mpp_cuda_wait_for(r, r->device->compute);
+    if (r->device == NULL)
+        return;
+    mpp_cuda_wait_for(r, r->device->compute);
+    mpp_cuda_tidy(r);
 }
 
 const char *mpp_device_describe(const struct mpp_rank *r, char *text, size_t n)

@@ -203,14 +203,14 @@ static void gemm(struct mpp_rank *r, enum mpp_type type, enum mpp_type c_type, b
 void mpp_gemm(struct mpp_rank *r, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
               const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
 {
-    mpp_rank_moves(r);
+    mpp_cuda_moves(r);
     gemm(r, MPP_TYPE_F32, MPP_TYPE_F32, trans_a, trans_b, m, n, k, a, lda, b, ldb, beta, c, ldc);
 }
 
 void mpp_gemm_half(struct mpp_rank *r, enum mpp_type type, enum mpp_type c_type, bool trans_a, bool trans_b, int64_t m, int64_t n,
                    int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, float beta, void *c, int64_t ldc)
 {
-    mpp_rank_moves(r);
+    mpp_cuda_moves(r);
     gemm(r, type, c_type, trans_a, trans_b, m, n, k, a, lda, b, ldb, beta, c, ldc);
 }
 
@@ -293,7 +293,7 @@ static void einsum(struct mpp_rank *r, enum mpp_type type, enum mpp_type c_type,
 {
     struct mpp_contraction e = mpp_contraction_read(equation, a_dims, b_dims, c_dims, valid);
     struct mpp_choice x;
-    mpp_rank_moves(r);
+    mpp_cuda_moves(r);
     if (mpp_contraction_choose(&e, &x) && !rounds_often(&e, &x, c_type))
         contract(r, &e, &x, type, c_type, a, b, beta, c);
     else

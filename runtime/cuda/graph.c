@@ -27,6 +27,7 @@ enum what { LAUNCH, SEND, RECEIVE };
 struct item {
     enum what what;
     cudaGraphExec_t graph;
+    uint64_t last; /* what in it takes other ranks (core/waits.h); 0: nothing does */
     int transfer;
     void *x;
 };
@@ -40,6 +41,7 @@ struct tape {
 struct mpp_graphs {
     struct tape *open;  /* is being recorded; NULL: none */
     bool capturing;
+    uint64_t before;    /* device.last, of before the capture */
     int n;
     struct tape *tapes; /* by number_of */
 };
@@ -143,6 +145,8 @@ static void begin(struct mpp_rank *r)
     struct mpp_graphs *g = r->device->graphs;
     check(r, cudaStreamBeginCapture(r->device->compute, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     g->capturing = true;
+    g->before = r->device->last;
+    r->device->last = 0;
     r->device->kept = r->device->values;
 }
 
@@ -157,6 +161,8 @@ static void end(struct mpp_rank *r)
     mpp_cuda_join(r); /* the communication stream leaves */
     g->capturing = false;
     r->device->kept = NULL;
+    uint64_t last = r->device->last;
+    r->device->last = last != 0 ? last : g->before;
     check(r, cudaStreamEndCapture(r->device->compute, &graph), "cudaStreamEndCapture");
     cudaError_t code = cudaGraphGetNodes(graph, NULL, &nodes);
     if (code == cudaSuccess && nodes > 0) {
@@ -168,8 +174,9 @@ static void end(struct mpp_rank *r)
     if (exec == NULL)
         return;
     struct item *item = add_item(r, g->open);
-    *item = (struct item){.what = LAUNCH, .graph = exec};
+    *item = (struct item){.what = LAUNCH, .graph = exec, .last = last};
     check(r, cudaGraphLaunch(exec, r->device->compute), "cudaGraphLaunch");
+    mpp_cuda_mark(r, last);
 }
 
 void mpp_graphs_pause(struct mpp_rank *r, bool sends, int transfer, const void *x)
@@ -210,9 +217,10 @@ static void play(struct mpp_rank *r, const struct tape *t)
         } else if (item->what == RECEIVE) {
             mpp_receive(r, item->transfer, item->x);
         } else {
-            mpp_rank_moves(r);
+            mpp_cuda_moves(r);
             mpp_cuda_leave_if_failed(r);
             check(r, cudaGraphLaunch(item->graph, r->device->compute), "cudaGraphLaunch");
+            mpp_cuda_mark(r, item->last);
         }
     }
 }

@@ -29,8 +29,26 @@ ncclResult_t mpp_comm_join(const struct mpp_rank *r, int n, ncclUniqueId id, int
 
 void mpp_cuda_meets(struct mpp_rank *r, enum mpp_wait kind, int what)
 {
+    mpp_cuda_mark(r, 0);
     r->device->last = mpp_wait_word(kind, what);
+    r->device->meets = true;
     mpp_wait_begin(r, kind, what);
+}
+
+void mpp_cuda_has_met(struct mpp_rank *r)
+{
+    mpp_wait_end(r);
+    if (r->device == NULL || !r->device->meets || r->device->bundles)
+        return;
+    r->device->meets = false;
+    mpp_cuda_mark(r, r->device->last);
+}
+
+void mpp_cuda_await(struct mpp_rank *r, cudaEvent_t event, enum mpp_wait kind, int what)
+{
+    mpp_cuda_mark(r, 0);
+    MPP_CUDA_CHECK(r, cudaStreamWaitEvent(r->device->compute, event, 0));
+    mpp_cuda_mark(r, mpp_wait_word(kind, what));
 }
 
 void mpp_comm_let_explain(const struct mpp_rank *r, ncclResult_t code)
@@ -47,7 +65,7 @@ void mpp_nccl_check(const struct mpp_rank *r, unsigned mask, ncclComm_t comm, nc
 {
     code = mpp_comm_settle(r, comm, code);
     if (code == ncclSuccess) {
-        mpp_wait_end((struct mpp_rank *)(uintptr_t)r);
+        mpp_cuda_has_met((struct mpp_rank *)(uintptr_t)r);
         return;
     }
     mpp_cuda_leave_if_failed(r);
@@ -100,6 +118,25 @@ cudaStream_t mpp_cuda_beside(struct mpp_rank *r)
     return d->communication;
 }
 
+void mpp_cuda_bundle_begin(struct mpp_rank *r, unsigned mask, ncclComm_t comm)
+{
+    MPP_NCCL_CHECK(r, mask, comm, ncclGroupStart());
+    r->device->bundles = true;
+}
+
+void mpp_cuda_bundle_end(struct mpp_rank *r, unsigned mask, ncclComm_t comm)
+{
+    r->device->bundles = false; /* whatever comes of it */
+    MPP_NCCL_CHECK(r, mask, comm, ncclGroupEnd());
+}
+
+void mpp_cuda_bundle_drop(struct mpp_rank *r)
+{
+    if (r->device->bundles)
+        (void)ncclGroupEnd(); /* what it begins ends with its communicators */
+    r->device->bundles = false;
+}
+
 void mpp_cuda_empty_bucket(struct mpp_rank *r)
 {
     struct mpp_bucket *b = &r->device->bucket;
@@ -107,13 +144,13 @@ void mpp_cuda_empty_bucket(struct mpp_rank *r)
         return;
     ncclComm_t comm = mpp_cuda_group(r, b->mask);
     cudaStream_t stream = mpp_cuda_beside(r);
-    MPP_NCCL_CHECK(r, b->mask, comm, ncclGroupStart());
+    mpp_cuda_bundle_begin(r, b->mask, comm);
     for (int i = 0; i < b->n; i++) {
         mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)b->mask);
         MPP_NCCL_CHECK(r, b->mask, comm, ncclAllReduce(b->x[i], b->x[i], (size_t)b->count[i], ncclFloat32, ncclSum, comm, stream));
     }
     mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)b->mask);
-    MPP_NCCL_CHECK(r, b->mask, comm, ncclGroupEnd());
+    mpp_cuda_bundle_end(r, b->mask, comm);
     b->n = 0;
     b->bytes = 0;
 }
@@ -125,7 +162,7 @@ void mpp_cuda_join(struct mpp_rank *r)
     if (d->n_begun == 0 && d->n_gathered == d->n_gathers)
         return;
     MPP_CUDA_CHECK(r, cudaEventRecord(d->communicated, d->communication));
-    MPP_CUDA_CHECK(r, cudaStreamWaitEvent(d->compute, d->communicated, 0));
+    mpp_cuda_await(r, d->communicated, MPP_WAIT_BEGUN, (1 << r->n_axes) - 1);
     d->n_begun = 0;
     d->n_gathered = d->n_gathers;
 }

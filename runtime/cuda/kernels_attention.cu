@@ -241,7 +241,7 @@ static void attention_forward(struct mpp_rank *r, const struct mpp_attention *a,
                               const int32_t *mask, void *y, float *lse)
 {
     typedef typename mpp_element<TYPE>::stored stored;
-    mpp_rank_moves(r);
+    mpp_cuda_moves(r);
     MPP_LAUNCH(r, attention_kernel<TYPE>, grid_of(a, a->seq_q.padded), THREADS, FORWARD_FLOATS * sizeof(float), task_of(r, a),
                (const stored *)q, (const stored *)k, (const stored *)v, mask, (stored *)y, lse);
 }
@@ -370,7 +370,7 @@ static void attention_backward(struct mpp_rank *r, const struct mpp_attention *a
     const struct task t = task_of(r, a);
     struct gradients<TYPE> g = {(const stored *)q, (const stored *)k, (const stored *)v, (const stored *)dy, mask, lse, dot,
                                 (stored *)dq, (stored *)dk, (stored *)dv};
-    mpp_rank_moves(r);
+    mpp_cuda_moves(r);
     MPP_LAUNCH(r, attention_dot_kernel<TYPE>, mpp_grid(n, MPP_BLOCK), MPP_BLOCK, 0, *a, (const stored *)y, (const stored *)dy, dot);
     MPP_LAUNCH(r, query_gradient_kernel<TYPE>, grid_of(a, a->seq_q.padded), THREADS, BACKWARD_FLOATS * sizeof(float), t, g);
     MPP_LAUNCH(r, key_gradient_kernel<TYPE>, grid_of(a, a->seq_k.padded), THREADS, BACKWARD_FLOATS * sizeof(float), t, g);

@@ -44,20 +44,56 @@ int mpp_cuda_allocate(struct mpp_rank *r, void **out, size_t bytes, const char *
                          d->others[0] != '\0' ? "; on this GPU " : "", d->others, cudaGetErrorString(code));
 }
 
+void mpp_cuda_tidy(struct mpp_rank *r)
+{
+    struct mpp_device *d = r->device;
+    if (d->n_outgrown == 0 || cudaStreamQuery(d->compute) != cudaSuccess || cudaStreamQuery(d->communication) != cudaSuccess ||
+        mpp_channels_busy(r) != NULL)
+        return;
+    for (int i = 0; i < d->n_outgrown; i++)
+        MPP_CUDA_CHECK(r, cudaFree(d->outgrown[i]));
+    d->outside_bytes -= d->outgrown_bytes;
+    d->outgrown_bytes = d->n_outgrown = 0;
+}
+
+/* The same, once the GPU is done. */
+static void wait_and_tidy(struct mpp_rank *r)
+{
+    for (cudaStream_t busy; (busy = mpp_channels_busy(r)) != NULL;)
+        mpp_cuda_wait_for(r, busy);
+    mpp_cuda_tidy(r);
+}
+
+/* A step that needs more than the ones before: what it holds already is freed later, or where memory is short. */
+static void outgrow(struct mpp_rank *r, enum mpp_scratch kind)
+{
+    struct mpp_device *d = r->device;
+    mpp_cuda_wait_for(r, d->communication);
+    mpp_cuda_wait_for(r, d->compute);
+    mpp_graphs_forget(r);
+    if (d->n_outgrown == MPP_OUTGROWN)
+        wait_and_tidy(r);
+    if (d->scratch[kind] == NULL)
+        return;
+    d->outgrown[d->n_outgrown++] = d->scratch[kind];
+    d->outgrown_bytes += (int64_t)d->scratch_bytes[kind];
+    d->scratch[kind] = NULL;
+    d->scratch_bytes[kind] = 0;
+    mpp_cuda_tidy(r);
+}
+
 void *mpp_cuda_scratch(struct mpp_rank *r, enum mpp_scratch kind, size_t bytes)
 {
     struct mpp_device *d = r->device;
     if (bytes <= d->scratch_bytes[kind])
         return d->scratch[kind];
     struct mpp_error error;
-    MPP_CUDA_CHECK(r, cudaStreamSynchronize(d->compute));
-    MPP_CUDA_CHECK(r, cudaStreamSynchronize(d->communication));
-    mpp_graphs_forget(r);
-    MPP_CUDA_CHECK(r, cudaFree(d->scratch[kind]));
-    d->outside_bytes -= (int64_t)d->scratch_bytes[kind];
-    d->scratch[kind] = NULL;
-    d->scratch_bytes[kind] = 0;
+    outgrow(r, kind);
     int code = mpp_cuda_allocate(r, &d->scratch[kind], bytes, "room for sums and messages", &error);
+    if (code != MPP_EXIT_OK && d->n_outgrown > 0) {
+        wait_and_tidy(r);
+        code = mpp_cuda_allocate(r, &d->scratch[kind], bytes, "room for sums and messages", &error);
+    }
     if (code != MPP_EXIT_OK)
         mpp_fail(r, code, "%s", error.text);
     d->scratch_bytes[kind] = bytes;
@@ -76,6 +112,7 @@ bool mpp_device_conclude(struct mpp_rank *r, char *text, size_t n)
 {
     const struct mpp_device *d = r->device;
     int64_t planned = r->stage->beside_bytes;
+    wait_and_tidy(r);
     /* In MB, which floats hold well enough to be read. */
     float told[3] = {(float)((double)d->outside_bytes / 1e6), (float)((double)planned / 1e6), d->outside_bytes > planned};
     r->transport->ops->all_reduce(r, MPP_WORLD, told, 3, true);

@@ -208,10 +208,11 @@ void mpp_channels_free(struct mpp_rank *r)
     struct mpp_channels *all = r->device->channels;
     if (all == NULL)
         return;
+    for (int i = 0; i < all->n; i++) /* all, before cudaFree waits for what any of them is at */
+        if (all->channels[i].comm != NULL)
+            mpp_comm_end(r, all->channels[i].comm);
     for (int i = 0; i < all->n; i++) {
         struct channel *c = &all->channels[i];
-        if (c->comm != NULL)
-            mpp_comm_end(r, c->comm);
         if (c->stream != NULL)
             (void)cudaStreamDestroy(c->stream);
         (void)cudaFree(c->room);
@@ -231,13 +232,22 @@ void mpp_channels_free(struct mpp_rank *r)
     r->device->channels = NULL;
 }
 
+cudaStream_t mpp_channels_busy(const struct mpp_rank *r)
+{
+    const struct mpp_channels *all = r->device->channels;
+    for (int i = 0; all != NULL && i < all->n; i++)
+        if (all->channels[i].stream != NULL && cudaStreamQuery(all->channels[i].stream) == cudaErrorNotReady)
+            return all->channels[i].stream;
+    return NULL;
+}
+
 /* ---- messages ------------------------------------------------------------------------------------------------------ */
 
 static void check(struct mpp_rank *r, const struct channel *c, ncclResult_t code, const char *call)
 {
     code = mpp_comm_settle(r, c->comm, code);
     if (code == ncclSuccess) {
-        mpp_wait_end(r);
+        mpp_cuda_has_met(r);
         return;
     }
     mpp_cuda_leave_if_failed(r);
@@ -277,10 +287,10 @@ static void send(struct mpp_rank *r, int transfer, const void *x)
     int place = (int)(ring->sent % t->depth);
     char *at = r->arena + t->offset + place * t->stride;
     cudaStream_t before = NULL;
-    mpp_rank_moves(r);
+    mpp_cuda_moves(r);
     mpp_cuda_leave_if_failed(r); /* a send waits for nobody, who would tell */
     if (ring->sent >= t->depth)
-        MPP_CUDA_CHECK(r, cudaStreamWaitEvent(r->device->compute, ring->left[place], 0));
+        mpp_cuda_await(r, ring->left[place], MPP_WAIT_HAND_OVER, transfer);
     mpp_copy(r, at, x, (size_t)mpp_transfer_bytes(r->program, t));
     MPP_CUDA_CHECK(r, cudaEventRecord(ring->filled, r->device->compute));
     for (int i = 0; i < all->n; i++) {
@@ -299,7 +309,7 @@ static void send(struct mpp_rank *r, int transfer, const void *x)
 static void receive(struct mpp_rank *r, int transfer, void *x)
 {
     struct mpp_channels *all = channels_of(r);
-    mpp_rank_moves(r);
+    mpp_cuda_moves(r);
     mpp_cuda_leave_if_failed(r);
     for (int i = 0; i < all->n; i++) {
         struct channel *c = &all->channels[i];

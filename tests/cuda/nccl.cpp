@@ -58,8 +58,11 @@ struct call {
 /* Now, or whenever the graph is launched that STREAM records. */
 template <class Job> ncclResult_t do_on(cudaStream_t stream, const Job &job, int (*run)(const Job *))
 {
-    if (!mpp_shim_captures(stream))
-        return (ncclResult_t)run(&job);
+    if (!mpp_shim_captures(stream)) {
+        ncclResult_t code = (ncclResult_t)run(&job);
+        mpp_shim_gave(stream);
+        return code;
+    }
     return mpp_shim_keep<Job>(stream, job, run) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
@@ -278,9 +281,13 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int
     return ncclSuccess;
 }
 
-/* What others have not taken yet stays theirs. */
+/* What others have not taken yet stays theirs. In an open group NCCL would put this off until the group's end. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
+    if (group_depth > 0) {
+        fprintf(stderr, "CUDA shim: a communicator is to end within an open group\n");
+        abort();
+    }
     for (int line : comm->peer)
         if (line >= 0)
             close(line);

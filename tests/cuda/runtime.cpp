@@ -170,6 +170,8 @@ cudaError_t cudaFree(void *x)
     cudaError_t code = mpp_shim_unsafe();
     if (code != cudaSuccess)
         return result(code);
+    if (x != NULL)
+        mpp_shim_wait_for_all("cudaFree");
     pthread_mutex_lock(&lock);
     for (int i = 0; x != NULL && i < MOST_BLOCKS; i++)
         if (allocations[i].at == x) {

@@ -8,6 +8,8 @@
 #include <pthread.h>
 #include <shim_capture.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <vector>
 
 namespace {
@@ -48,9 +50,11 @@ struct mpp_shim_capture {
 
 struct mpp_shim_stream {
     mpp_shim_capture *in;
+    long long last; /* number of the work that must be done before it is idle; 0: none */
 };
 
 struct mpp_shim_event {
+    long long last; /* the same */
     bool recorded;
     uint64_t capture; /* in which it was recorded last; 0: in none */
     past known;
@@ -59,6 +63,8 @@ struct mpp_shim_event {
 namespace {
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+long long n_given, n_done = -1; /* works since the pace was set; below 0: all are done */
+__thread bool paced;            /* those of this thread count */
 uint64_t n_captures;
 std::map<uint64_t, mpp_shim_capture *> captures; /* that have not ended */
 
@@ -155,6 +161,44 @@ cudaError_t mpp_shim_refuse(cudaStream_t stream)
     return mpp_shim_captures(stream) ? spoil(stream->in, cudaErrorStreamCaptureUnsupported) : cudaSuccess;
 }
 
+/* ---- the pace --------------------------------------------------------------------------------------------------- */
+
+void mpp_shim_pace(long long works)
+{
+    if (__atomic_exchange_n(&n_done, works, __ATOMIC_SEQ_CST) < 0)
+        __atomic_store_n(&n_given, 0, __ATOMIC_SEQ_CST);
+    paced = works >= 0;
+}
+
+void mpp_shim_gave(cudaStream_t stream)
+{
+    if (stream != NULL && paced)
+        stream->last = __atomic_add_fetch(&n_given, 1, __ATOMIC_SEQ_CST);
+}
+
+namespace {
+
+bool is_done(long long last)
+{
+    long long done = __atomic_load_n(&n_done, __ATOMIC_SEQ_CST);
+    return done < 0 || last <= done;
+}
+
+void must_be_done(long long last, const char *call)
+{
+    if (is_done(last))
+        return;
+    fprintf(stderr, "CUDA shim: %s waits for a GPU that does not go on\n", call);
+    abort();
+}
+
+} // namespace
+
+void mpp_shim_wait_for_all(const char *call)
+{
+    must_be_done(__atomic_load_n(&n_given, __ATOMIC_SEQ_CST), call);
+}
+
 /* ---- streams ------------------------------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
@@ -171,12 +215,16 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    return mpp_shim_refuse(stream);
+    cudaError_t code = mpp_shim_refuse(stream);
+    if (code == cudaSuccess && stream != NULL)
+        must_be_done(stream->last, "cudaStreamSynchronize");
+    return code;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    return mpp_shim_refuse(stream);
+    cudaError_t code = mpp_shim_refuse(stream);
+    return code != cudaSuccess || stream == NULL || is_done(stream->last) ? code : cudaErrorNotReady;
 }
 
 cudaError_t cudaDeviceSynchronize(void)
@@ -202,6 +250,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     mpp_shim_capture *c = mpp_shim_captures(stream) ? stream->in : NULL;
     event->recorded = true;
+    event->last = stream != NULL ? stream->last : 0;
     event->capture = c != NULL ? c->id : 0;
     if (c != NULL)
         event->known = c->known[index_in(c, stream)];
@@ -213,6 +262,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (event == NULL)
         return cudaErrorInvalidValue;
     mpp_shim_capture *in = mpp_shim_captures(stream) ? stream->in : NULL, *from = find(event->capture);
+    if (stream != NULL && event->last > stream->last)
+        stream->last = event->last;
     if (event->capture == 0) /* it is done, but not for a graph */
         return in != NULL && event->recorded ? spoil(in, cudaErrorStreamCaptureIsolation) : cudaSuccess;
     if (from == NULL)
@@ -228,11 +279,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    return event->capture != 0 ? spoil(find(event->capture), cudaErrorCapturedEvent) : cudaSuccess;
+    if (event->capture != 0)
+        return spoil(find(event->capture), cudaErrorCapturedEvent);
+    return is_done(event->last) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    must_be_done(event->last, "cudaEventSynchronize");
     return cudaEventQuery(event);
 }
 
@@ -307,6 +361,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     for (const work &w : exec->works)
         if (w.run(w.job) != 0)
             return cudaErrorLaunchFailure;
+    mpp_shim_gave(stream);
     return cudaSuccess;
 }
 

@@ -123,7 +123,8 @@ def wrong_variables(t):
     os.mkfifo(pipe)
     for rank, env, word in ((0, {"MASTER_PORT": "x"}, 'MASTER_PORT is to be a whole number from 1 to 65535, not "x"'),
                             (1, {"MASTER_ADDR": None}, "MASTER_ADDR is not set"), (2, {"RANK": "4"}, "RANK is 4 where WORLD_SIZE is 4"),
-                            (0, {"RANK": "-1"}, "RANK is to be"), (3, {"LOCAL_RANK": "y"}, "LOCAL_RANK is to be"),
+                            (0, {"RANK": "-1"}, "RANK is to be"),
+                            (0, {"RANK": "4096"}, 'RANK is to be a whole number from 0 to 4095, not "4096"'), (3, {"LOCAL_RANK": "y"}, "LOCAL_RANK is to be"),
                             (0, {"WORLD_SIZE": "4x"}, "WORLD_SIZE is to be"), (0, {"MPP_RENDEZVOUS": "http://x"}, "MPP_RENDEZVOUS is to be"),
                             (1, {"MPP_RENDEZVOUS": "file:///nowhere/at/all"}, "/nowhere/at/"),
                             (0, {"MASTER_ADDR": "no..host"}, "MASTER_ADDR=no..host"), (1, {"RANK": None}, "RANK is not set"),

@@ -20,6 +20,14 @@ cudaError_t mpp_shim_unsafe(void);
 /* A call that must not be made on a stream that captures; cudaSuccess where it does not. */
 cudaError_t mpp_shim_refuse(cudaStream_t stream);
 
+/* A stream has been given one more work, which is done already. */
+void mpp_shim_gave(cudaStream_t stream);
+/* CALL waits for all works of all streams. */
+void mpp_shim_wait_for_all(const char *call);
+/* For tests: the GPU seems to have done the first WORKS of what this thread gave its streams since this call, in the order of calls,
+ * and no more; a call that would wait for more ends the process. Below 0, as at first: all is done. */
+extern "C" void mpp_shim_pace(long long works);
+
 template <class Job> struct mpp_shim_recorded {
     Job job;
     int (*run)(const Job *);
@@ -37,6 +45,7 @@ template <class Job, class Run> inline cudaError_t mpp_shim_do(cudaStream_t stre
     if (mpp_shim_captures(stream))
         return mpp_shim_keep<Job>(stream, job, run);
     (void)run(&job);
+    mpp_shim_gave(stream);
     return cudaSuccess;
 }
 
