@@ -29,7 +29,7 @@ struct mpp_job {
     struct mpp_data *eval_data; /* of --eval, or NULL */
     char *data_source;     /* what --data takes; NULL: not known yet */
     int local_ranks;       /* ranks in this process */
-    int place_here, ranks_here; /* this process among those of its machine, by LOCAL_RANK; ranks_here 0: a launcher's own variables say */
+    int place_here;        /* this process among those of its machine, by LOCAL_RANK; -1: the transport counts them */
     uint64_t seed;
     int64_t first_step;    /* steps already done: 0, or the checkpoint's */
     int64_t first_sample;  /* samples read by then */

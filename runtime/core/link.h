@@ -17,14 +17,15 @@
 
 enum { MPP_LINK_ADDRESSES = 12 };
 
-enum mpp_packet_kind { MPP_PACKET_HELLO = 1, MPP_PACKET_BEAT, MPP_PACKET_BYE, MPP_PACKET_END, MPP_PACKET_END_LOST_HOST };
+enum mpp_packet_kind { MPP_PACKET_HELLO = 1, MPP_PACKET_BEAT, MPP_PACKET_BYE, MPP_PACKET_END, MPP_PACKET_END_LOST_HOST,
+                       MPP_PACKET_STOPPED };
 
 struct mpp_packet {
     uint32_t kind;
     int32_t rank;      /* of the sender */
     uint64_t nonce;    /* of the job: the offer's */
     uint64_t ticks;    /* BEAT: work begun so far; END: the exit status of the job */
-    uint64_t waits;    /* BEAT: what it waits in (waits.h) */
+    uint64_t waits;    /* BEAT: what it waits in (waits.h); STOPPED: the signal that ends it */
 };
 
 struct mpp_link_address {

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,13 +112,19 @@ static void set_rank(struct mpp_rank *r, struct mpp_local *local, struct mpp_job
     mpp_mesh_place(r, p, rank);
 }
 
-/* The watch ends this process: USER is a rank of it, whose thread may be anywhere. */
+/* The watch ends this process: USER is where a rank of it is, or will be; its thread may be anywhere. */
 static void leave_process(void *user, int code)
 {
-    struct mpp_rank *r = user;
-    if (r->impl != NULL)
+    struct mpp_rank *r = atomic_load((_Atomic(struct mpp_rank *) *)user);
+    if (r != NULL)
         mpp_checkpoint_discard(r);
     _exit(code);
+}
+
+static void tell_stopped(void *user, int number)
+{
+    struct mpp_rank *r = user;
+    r->transport->ops->stopped(r, number);
 }
 
 static void *rank_main(void *arg)
@@ -134,12 +141,13 @@ static int run_threads(struct mpp_job *job, struct mpp_error *error)
     struct mpp_local *locals = calloc((size_t)n, sizeof *locals);
     pthread_t *threads = calloc((size_t)n, sizeof *threads);
     struct mpp_guard *guard = NULL;
+    _Atomic(struct mpp_rank *) first = ranks;
     if (ranks == NULL || locals == NULL || threads == NULL)
         code = mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
     for (int i = 0; code == MPP_EXIT_OK && i < n; i++)
         set_rank(&ranks[i], &locals[i], job, i);
     if (code == MPP_EXIT_OK)
-        code = mpp_guard_new(ranks, n, (double)job->options->timeout_s, leave_process, &ranks[0], &guard, error);
+        code = mpp_guard_new(ranks, n, (double)job->options->timeout_s, leave_process, &first, &guard, error);
     for (; code == MPP_EXIT_OK && started < n; started++)
         if (pthread_create(&threads[started], NULL, rank_main, &ranks[started]) != 0) {
             code = MPP_EXIT_SYSTEM; /* the others wait for this one: release them */
@@ -166,19 +174,19 @@ static int run_threads(struct mpp_job *job, struct mpp_error *error)
 static int run_process(struct mpp_job *job, const struct launch *launch, struct mpp_error *error)
 {
     struct mpp_rank r = {0};
+    _Atomic(struct mpp_rank *) own = NULL;
     struct mpp_local local;
     uint64_t mark[MPP_ALIKE_PARTS];
     mpp_alike_mark(job, mark);
     struct mpp_transport_settings settings = {
         .mark = mark,
         .watch = {.timeout_s = (double)job->options->timeout_s, .silence_s = SILENCE_S, .first = launch->first,
-                  .leave = leave_process, .user = &r},
+                  .leave = leave_process, .user = &own},
     };
     int rank = launch->place.rank;
     job->local_ranks = 1;
     if (launch->by == LAUNCH_TCP) {
-        job->ranks_here = ranks_here(job->program, launch);
-        job->place_here = launch->place.local_rank >= 0 ? launch->place.local_rank : rank;
+        job->place_here = launch->place.local_rank;
         if (job->prepare_code != MPP_EXIT_OK && settings.watch.timeout_s <= 0) /* of options that were refused */
             settings.watch.timeout_s = REFUSED_S;
         job->transport = mpp_transport_tcp_new(job->program, &settings, &launch->place, error);
@@ -191,9 +199,12 @@ static int run_process(struct mpp_job *job, const struct launch *launch, struct 
     if (job->transport == NULL)
         return error->code;
     set_rank(&r, &local, job, rank);
+    atomic_store(&own, &r);
     job->transport->ops->follow(&r);
+    mpp_signals_tell(job->signals, tell_stopped, &r);
     mpp_trainer_rank(&r);
     mpp_trainer_clean(&r);
+    mpp_signals_tell(job->signals, NULL, NULL);
     job->transport->ops->free(job->transport);
     return local.exit_code;
 }
@@ -319,7 +330,7 @@ int mpp_main(int argc, char **argv, const struct mpp_program *program)
 {
     struct mpp_error error = {0};
     struct mpp_options options = {0};
-    struct mpp_job job = {.program = program, .options = &options};
+    struct mpp_job job = {.program = program, .options = &options, .place_here = -1};
     struct launch launch;
     int launch_code = find_launch(&launch, &error);
     bool unlike = launch.by == LAUNCH_TCP && launch.place.size != mpp_mesh_ranks(program); /* rank 0 may know nothing of it */

@@ -24,6 +24,9 @@ struct mpp_signals {
     atomic_bool begun, ending, failing;
     atomic_int wanted;
     atomic_uint saves;
+    pthread_mutex_t lock; /* of what follows */
+    void (*tell)(void *user, int number);
+    void *user;
 };
 
 const char *mpp_signals_name(int number)
@@ -46,15 +49,19 @@ static void pass_on(int number, siginfo_t *info, void *context)
     errno = saved;
 }
 
-/* As if nobody had caught it. */
-static void end_by(const struct mpp_signals *s, int number, const char *why)
+/* As if nobody had caught it, but that others are told. */
+static void end_by(struct mpp_signals *s, int number, const char *why)
 {
     char line[128];
     int n = snprintf(line, sizeof line, "%sstopped by %s%s\n", isatty(STDOUT_FILENO) ? "\n" : "",
                      mpp_signals_name(number), why);
     if (s->speaks && !atomic_load(&s->failing))
         (void)!write(STDERR_FILENO, line, (size_t)n);
-    else if (!s->speaks)
+    pthread_mutex_lock(&s->lock);
+    if (s->tell != NULL && !atomic_load(&s->failing))
+        s->tell(s->user, number);
+    pthread_mutex_unlock(&s->lock);
+    if (!s->speaks)
         sleep(1); /* mpirun ends a job with its first process: let the line come out */
     struct sigaction plain = {.sa_handler = SIG_DFL};
     sigset_t only;
@@ -102,6 +109,7 @@ int mpp_signals_start(bool can_save, bool speaks, struct mpp_signals **signals_o
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
     s->can_save = can_save;
     s->speaks = speaks;
+    pthread_mutex_init(&s->lock, NULL);
     sigemptyset(&s->waited);
     for (int i = 0; i < N_NUMBERS; i++)
         if (sigaction(numbers[i], NULL, &s->before[i]) == 0 &&
@@ -115,6 +123,7 @@ int mpp_signals_start(bool can_save, bool speaks, struct mpp_signals **signals_o
     s->started = !sigisemptyset(&s->waited);
     if (s->started && pthread_create(&s->thread, NULL, wait_for_signals, s) != 0) {
         restore(s);
+        pthread_mutex_destroy(&s->lock);
         free(s);
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory, or the system gives no more threads");
     }
@@ -138,7 +147,18 @@ void mpp_signals_stop(struct mpp_signals *signals)
     while (signals->started && sigtimedwait(&signals->waited, NULL, &none) > 0) /* repeats of what was obeyed */
         ;
     restore(signals);
+    pthread_mutex_destroy(&signals->lock);
     free(signals);
+}
+
+void mpp_signals_tell(struct mpp_signals *signals, void (*tell)(void *user, int number), void *user)
+{
+    if (signals == NULL)
+        return;
+    pthread_mutex_lock(&signals->lock);
+    signals->tell = tell;
+    signals->user = user;
+    pthread_mutex_unlock(&signals->lock);
 }
 
 void mpp_signals_fail(struct mpp_signals *signals)

@@ -27,6 +27,9 @@ int mpp_signals_start(bool can_save, bool speaks, struct mpp_signals **signals_o
 void mpp_signals_stop(struct mpp_signals *signals);
 
 void mpp_signals_begin(struct mpp_signals *signals);
+/* TELL(USER, number) is called before a signal ends the process, from the thread of signals; no more once this has returned with
+ * another TELL, or NULL. SIGNALS may be NULL. */
+void mpp_signals_tell(struct mpp_signals *signals, void (*tell)(void *user, int number), void *user);
 /* The job fails, and has said why: a launcher that now stops this process, too, is no news. SIGNALS may be NULL. Any thread. */
 void mpp_signals_fail(struct mpp_signals *signals);
 /* The signal that asked to stop, or 0. Any thread. */

@@ -71,6 +71,11 @@ struct mpp_transport_ops {
     /* The code with which the job has failed; 0: it has not. For waits that are not the transport's own. NULL: where it fails,
      * the process ends. */
     int (*failed)(struct mpp_rank *r);
+    /* R among the ranks of its machine, and how many they are. NULL: all ranks are threads. */
+    void (*place_here)(const struct mpp_rank *r, int *index_out, int *count_out);
+    /* This process is about to end by signal NUMBER: the others learn it. From any thread, while the transport is there. NULL: there
+     * are no others. */
+    void (*stopped)(struct mpp_rank *r, int number);
     /* R is this process's rank from here on: its ticks show whether it works. NULL: ranks are no processes. */
     void (*follow)(struct mpp_rank *r);
     /* The job has failed with CODE: the message is printed here, by the first rank only, and all other

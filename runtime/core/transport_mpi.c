@@ -48,6 +48,7 @@ struct begun_gather {
 struct mpi {
     struct mpp_transport base;
     int n_ranks;
+    int place_here, ranks_here;  /* of this machine */
     int64_t call_elements;       /* at most so many in one call of MPI */
     MPI_Comm comm[MASKS];
     struct mpp_mpi_shm *shared[MASKS]; /* groups of one host, else NULL */
@@ -416,6 +417,17 @@ static void mpi_free(struct mpp_transport *base)
     free(t);
 }
 
+static void mpi_place_here(const struct mpp_rank *r, int *index_out, int *count_out)
+{
+    *index_out = mpi_of(r)->place_here;
+    *count_out = mpi_of(r)->ranks_here;
+}
+
+static void mpi_stopped(struct mpp_rank *r, int number)
+{
+    mpp_watch_stopped(mpi_of(r)->watch, number);
+}
+
 static void mpi_follow(struct mpp_rank *r)
 {
     mpp_watch_follow(mpi_of(r)->watch, r);
@@ -440,6 +452,8 @@ static const struct mpp_transport_ops mpi_ops = {
     .transfer_send = mpi_transfer_send,
     .transfer_receive = mpi_transfer_receive,
     .drain = mpi_drain,
+    .place_here = mpi_place_here,
+    .stopped = mpi_stopped,
     .follow = mpi_follow,
     .abort = mpi_abort,
 };
@@ -460,6 +474,16 @@ static void begin_watch(struct mpi *t, int rank)
             MPI_Bcast(&offer[c], sizeof offer[c], MPI_BYTE, centre, MPI_COMM_WORLD);
     }
     mpp_watch_join(t->watch, offer);
+}
+
+/* Whatever a launcher's variables say. */
+static void count_here(struct mpi *t, int rank)
+{
+    MPI_Comm here;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &here);
+    MPI_Comm_rank(here, &t->place_here);
+    MPI_Comm_size(here, &t->ranks_here);
+    MPI_Comm_free(&here);
 }
 
 /* Do sums of this rank's group of MASK go on beside its work? Where it spans hosts: in shared memory the same cores would
@@ -540,6 +564,7 @@ struct mpp_transport *mpp_transport_mpi_new(const struct mpp_program *program, c
     t->watch = watch;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* communicators made of it inherit this */
     begin_watch(t, *rank_out);
+    count_here(t, *rank_out);
     for (unsigned mask = 0; mask < MASKS; mask++) {
         int base = mpp_mesh_group_base(program, *rank_out, mask);
         MPI_Comm_split(MPI_COMM_WORLD, base >= 0 ? base : MPI_UNDEFINED, *rank_out, &t->comm[mask]);

@@ -447,6 +447,22 @@ static void tcp_abort(struct mpp_rank *r, int code, const char *message)
     t->leaving.leave(t->leaving.user, code);
 }
 
+static void tcp_place_here(const struct mpp_rank *r, int *index_out, int *count_out)
+{
+    const char (*hosts)[MPP_HOST_NAME] = mpp_tcp_meeting_hosts(tcp_of(r)->meeting);
+    *index_out = *count_out = 0;
+    for (int i = 0; i < r->n_ranks; i++)
+        if (strcmp(hosts[i], hosts[r->rank]) == 0) {
+            *index_out += i < r->rank;
+            ++*count_out;
+        }
+}
+
+static void tcp_stopped(struct mpp_rank *r, int number)
+{
+    mpp_watch_stopped(tcp_of(r)->watch, number);
+}
+
 static void tcp_follow(struct mpp_rank *r)
 {
     mpp_watch_follow(tcp_of(r)->watch, r);
@@ -486,6 +502,8 @@ static const struct mpp_transport_ops tcp_ops = {
     .transfer_send = tcp_transfer_send,
     .transfer_receive = tcp_transfer_receive,
     .drain = tcp_drain,
+    .place_here = tcp_place_here,
+    .stopped = tcp_stopped,
     .follow = tcp_follow,
     .abort = tcp_abort,
 };

@@ -14,6 +14,7 @@
 
 #include "mpp_rt.h"
 #include "progress.h"
+#include "signals.h"
 #include "waits.h"
 #include "watch.h"
 
@@ -21,6 +22,7 @@
 #define JOIN_S 6.0     /* to connect with the centres */
 #define ENDED_S 2.0    /* for the launcher to end a job of which a process ended; then rank 0 speaks */
 #define DEPUTY_S 3.0   /* for the deputy to speak when rank 0 is lost */
+#define STOPPED_S 0.5  /* for a signal to reach rank 0, too */
 #define SPEAK_S 0.5    /* for a message to come out: mpirun ends a job with its first process */
 #define LAUNCHER_S 1.5 /* the same, before the launcher is ended */
 #define LEAVE_S 4.0    /* others end after those who speak */
@@ -51,7 +53,8 @@ struct mpp_watch {
     const struct mpp_rank *followed;
     atomic_bool failing;
     int wake;
-    int exit_code; /* of the job that ends; set before FAILING is */
+    atomic_int stopped_by; /* a signal that ends this process, of which the others are to know */
+    atomic_int exit_code;  /* of the job that ends */
     pid_t launcher;
 
     /* set before the thread looks: JOINING */
@@ -72,6 +75,9 @@ struct mpp_watch {
     int lost_rank;         /* not yet spoken of */
     double lost_s;         /* since when; 0: none is */
     bool lost_host;
+    bool stopping;         /* this process is, and has said so */
+    int stopped_rank, stopped_number; /* rank 0: another one is, not yet spoken of */
+    double stopped_s;      /* since when; 0: none is */
 };
 
 static bool is_centre(const struct mpp_watch *w)
@@ -105,7 +111,8 @@ static void pause_s(double seconds)
 
 static void send_all(struct mpp_watch *w, enum mpp_packet_kind kind)
 {
-    struct mpp_packet packet = {.kind = kind, .rank = w->rank, .ticks = (uint64_t)w->exit_code};
+    struct mpp_packet packet = {.kind = kind, .rank = w->rank, .ticks = (uint64_t)atomic_load(&w->exit_code),
+                                .waits = (uint64_t)atomic_load(&w->stopped_by)};
     for (int i = 0; w->peers != NULL && i < w->n_ranks; i++)
         if (w->peers[i].up)
             (void)mpp_link_send(&w->peers[i].line, &packet);
@@ -139,7 +146,7 @@ static void leave(struct mpp_watch *w, bool spoke, bool host_lost)
         while (mpp_clock_s() < end_s && (spoke || getppid() == w->launcher))
             pause_s(0.1);
     }
-    w->settings.leave(w->settings.user, w->exit_code);
+    w->settings.leave(w->settings.user, atomic_load(&w->exit_code));
 }
 
 /* ---- packets ------------------------------------------------------------------------------------------- */
@@ -190,6 +197,30 @@ static void look_for_lost(struct mpp_watch *w, double now_s)
         tell(w, w->lost_rank, w->lost_host);
 }
 
+/* RANK is stopped by a signal. Where all are, each ends by its own. */
+static void take_stopped(struct mpp_watch *w, int rank, int number)
+{
+    w->peers[rank].bye = true;
+    if (w->stopping || w->stopped_s > 0)
+        return;
+    atomic_store(&w->exit_code, 128 + number);
+    if (rank == w->centre[0])
+        leave(w, false, false);
+    w->stopped_rank = rank;
+    w->stopped_number = number;
+    w->stopped_s = w->rank == w->centre[0] ? mpp_clock_s() : 0;
+}
+
+static void look_for_stopped(struct mpp_watch *w, double now_s)
+{
+    if (w->stopping || w->stopped_s <= 0 || now_s - w->stopped_s < STOPPED_S)
+        return;
+    speak("error: rank %d on %s was stopped by %s: the job ends\n", w->stopped_rank, w->hosts[w->stopped_rank],
+          mpp_signals_name(w->stopped_number));
+    send_all(w, MPP_PACKET_END);
+    leave(w, true, false);
+}
+
 static void take(struct mpp_watch *w, int rank, const struct mpp_packet *packet)
 {
     struct peer *p = &w->peers[rank];
@@ -201,9 +232,11 @@ static void take(struct mpp_watch *w, int rank, const struct mpp_packet *packet)
             p->moved_s = p->heard_s;
         p->ticks = packet->ticks;
         p->waits = packet->waits;
+    } else if (packet->kind == MPP_PACKET_STOPPED) {
+        take_stopped(w, rank, (int)packet->waits);
     } else if (packet->kind == MPP_PACKET_END || packet->kind == MPP_PACKET_END_LOST_HOST) {
         p->bye = true;
-        w->exit_code = (int)packet->ticks;
+        atomic_store(&w->exit_code, (int)packet->ticks);
         if (is_centre(w)) /* a rank has spoken: tell the others */
             send_all(w, (enum mpp_packet_kind)packet->kind);
         leave(w, false, packet->kind == MPP_PACKET_END_LOST_HOST);
@@ -424,6 +457,23 @@ static void look(struct mpp_watch *w, enum state state, const struct mpp_rank *r
     }
 }
 
+/* This process ends, and says why by itself; its peers end too. */
+static void tell_own_end(struct mpp_watch *w)
+{
+    bool fails = atomic_load(&w->failing), stops = atomic_load(&w->stopped_by) != 0;
+    w->stopping = w->stopping || stops;
+    if (fails || stops) {
+        send_all(w, fails ? MPP_PACKET_END : MPP_PACKET_STOPPED);
+        for (int i = 0; i < w->n_ranks; i++)
+            w->peers[i].bye = true;
+    }
+    if (stops)
+        atomic_store(&w->stopped_by, 0);
+    if (fails)
+        atomic_store(&w->failing, false);
+    look_for_stopped(w, mpp_clock_s());
+}
+
 static void *watch_main(void *arg)
 {
     struct mpp_watch *w = arg;
@@ -444,12 +494,8 @@ static void *watch_main(void *arg)
         } else {
             poll_lines(w, state, 250);
         }
-        if (atomic_load(&w->failing) && state == WATCHING) {
-            send_all(w, MPP_PACKET_END);
-            for (int i = 0; i < w->n_ranks; i++)
-                w->peers[i].bye = true;
-            atomic_store(&w->failing, false);
-        }
+        if (state == WATCHING)
+            tell_own_end(w);
         if (state == JOINING) {
             int first = -1;
             if (joining_s <= 0) {
@@ -496,7 +542,7 @@ struct mpp_watch *mpp_watch_new(const struct mpp_watch_settings *settings, struc
         return NULL;
     }
     w->settings = *settings;
-    w->exit_code = MPP_EXIT_SYSTEM;
+    atomic_init(&w->exit_code, MPP_EXIT_SYSTEM);
     w->listener = -1;
     w->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     w->launcher = getppid();
@@ -600,12 +646,28 @@ void mpp_watch_follow(struct mpp_watch *w, const struct mpp_rank *r)
     pthread_mutex_unlock(&w->lock);
 }
 
+static bool is_watching(struct mpp_watch *w)
+{
+    pthread_mutex_lock(&w->lock);
+    bool is = w->state == WATCHING;
+    pthread_mutex_unlock(&w->lock);
+    return is;
+}
+
 void mpp_watch_failing(struct mpp_watch *w, int code)
 {
-    w->exit_code = code;
+    atomic_store(&w->exit_code, code);
     atomic_store(&w->failing, true);
     wake(w);
-    while (atomic_load(&w->failing) && w->state == WATCHING)
+    while (atomic_load(&w->failing) && is_watching(w))
+        pause_s(0.01);
+}
+
+void mpp_watch_stopped(struct mpp_watch *w, int number)
+{
+    atomic_store(&w->stopped_by, number);
+    wake(w);
+    for (int i = 0; i < 100 && atomic_load(&w->stopped_by) != 0 && is_watching(w); i++)
         pause_s(0.01);
 }
 

@@ -19,6 +19,7 @@
  *     answers);
  *   - a rank that neither works nor waits, or whose heartbeats stay out, while others wait for it, or ranks that all wait: after
  *     timeout_s, with what they wait in (waits.h);
+ *   - a rank that a signal ends: after half a second, in which the others may have got one, too;
  *   - mpirun's end: within a second.
  * Rank 0 speaks; where it is the lost one the deputy does, and on a host that reaches neither its lowest rank. All
  * processes then end. Where the network does not let processes reach each other beside MPI the watch says so once and
@@ -62,6 +63,8 @@ bool mpp_watch_begin(struct mpp_watch *w, const int *fds);
 void mpp_watch_follow(struct mpp_watch *w, const struct mpp_rank *r);
 /* This rank has said what is wrong: all others are to end with CODE, without another message. */
 void mpp_watch_failing(struct mpp_watch *w, int code);
+/* A signal is about to end this process: rank 0 says so, and ends the others; where this is rank 0 it has said so. From any thread. */
+void mpp_watch_stopped(struct mpp_watch *w, int number);
 /* NULL is fine. */
 void mpp_watch_free(struct mpp_watch *w);
 

@@ -84,29 +84,19 @@ static int check_driver(const struct mpp_rank *r, struct mpp_error *error)
 /* The rank's number among those of its machine, and how many they are. */
 static void place_here(const struct mpp_rank *r, int *index_out, int *count_out)
 {
-    static const char *const index_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
-    static const char *const count_names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"};
     const struct mpp_local *local = r->impl;
     *index_out = r->rank;
-    *count_out = local != NULL ? local->job->local_ranks : r->n_ranks;
-    if (local == NULL || local->job->local_ranks == r->n_ranks)
-        return;
-    if (local->job->ranks_here > 0) {
+    *count_out = r->n_ranks;
+    if (r->transport->ops->place_here != NULL)
+        r->transport->ops->place_here(r, index_out, count_out);
+    if (local->job->place_here >= 0)
         *index_out = local->job->place_here;
-        *count_out = local->job->ranks_here;
-        return;
-    }
-    for (int i = 2; i >= 0; i--) {
-        if (getenv(index_names[i]) != NULL)
-            *index_out = atoi(getenv(index_names[i]));
-        if (getenv(count_names[i]) != NULL)
-            *count_out = atoi(getenv(count_names[i]));
-    }
 }
 
 /* One GPU a rank. */
 static int choose_gpu(const struct mpp_rank *r, int *ordinal_out, struct mpp_error *error)
 {
+    char host[64] = "";
     int n = 0, index, count;
     cudaError_t code = cudaGetDeviceCount(&n);
     place_here(r, &index, &count);
@@ -115,9 +105,10 @@ static int choose_gpu(const struct mpp_rank *r, int *ordinal_out, struct mpp_err
     if (code != cudaSuccess)
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: cudaGetDeviceCount: %s", r->rank, cudaGetErrorString(code));
     bool alone = n == 1 && count > 1 && getenv("CUDA_VISIBLE_DEVICES") != NULL && index > 0; /* the launcher gave each its own */
-    if (index >= n && !(alone && ((const struct mpp_local *)r->impl)->job->local_ranks == 1))
-        return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: this machine has %d GPU%s for %d rank%s; plan for fewer devices, or "
-                             "start fewer ranks here", r->rank, n, n == 1 ? "" : "s", count, count == 1 ? "" : "s");
+    (void)gethostname(host, sizeof host - 1);
+    if (index >= n && !(alone && r->transport->ops->place_here != NULL))
+        return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: %s has %d GPU%s for %d rank%s; plan for fewer devices, or start fewer ranks "
+                             "there", r->rank, host, n, n == 1 ? "" : "s", count, count == 1 ? "" : "s");
     *ordinal_out = index < n ? index : 0;
     return MPP_EXIT_OK;
 }

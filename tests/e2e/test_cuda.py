@@ -21,6 +21,9 @@ import test_equivalence as eq
 import test_hosts as hosts
 import test_precision as precision
 
+sys.path.insert(0, str(h.ROOT / "tests"))
+from tcp_job import TcpJob  # noqa: E402
+
 SHIM = h.ROOT / "tests" / "cuda"
 NVCC = next((p for p in (shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc", *sorted(map(str, Path("/usr/local").glob("cuda-*/bin/nvcc"))))
              if p and Path(p).exists()), None)
@@ -275,6 +278,8 @@ def processes():
         run = p.train(data=f"npy:{data}", init=m.weights, steps=3, seed=1, mpi=True, timeout_s=PATIENCE_S)
         h.close(f"processes, {fix}: losses", run.losses, losses[:3], m.tolerance)
         h.check(run.transport == "MPI" and "standing in for GPU" in run.out, f"processes, {fix}: over MPI, on the shim", run.out[:300])
+    run = p.train(data="synthetic", steps=1, mpi=True, env={"MPP_SHIM_DEVICES": "3"}, allow_failure=True, metrics=False)
+    h.check(run.process.returncode != 0 and "rank 3: " in run.err and "has 3 GPUs for 4 ranks" in run.err, "processes: too few GPUs", run.err)
     command = [*h.MPIRUN, "-n", "4", p.dir / "trainer", "--data", "synthetic", "--steps", "1000000"]
     for rank in (0, 2):
         job = hosts.Job(command, h.MPI_ENV).wait_for("^step 2", PATIENCE_S)
@@ -402,9 +407,26 @@ def says(what, p, env, *words, status=1):
             f"status {run.process.returncode}: {run.err[:400]}")
 
 
+def places(p):
+    """Processes without LOCAL_RANK take the GPUs of their machine by their number among its ranks."""
+    command = [p.dir / "trainer", "--data", "synthetic", "--steps", "1"]
+    env = {None: {"LOCAL_RANK": None, "LOCAL_WORLD_SIZE": None, "MPP_SHIM_DEVICES": "1", "OPENBLAS_NUM_THREADS": "1"}}
+    machine = ["unshare", "--uts", "sh", "-c", 'hostname "machine$RANK" && exec "$@"', "sh"]
+    if shutil.which("unshare") and h.run([*machine, "true"], env={"RANK": "0"}).returncode == 0:
+        job = TcpJob(2, [*machine, *command], env=env)
+        h.check(set(job.end(PATIENCE_S).values()) == {0}, "places: two machines with a GPU each", job.err)
+    else:
+        h.skip("places of ranks on several machines: unshare --uts takes root")
+    job = TcpJob(2, command, env=env)
+    codes, said = job.end(PATIENCE_S), job.errors()
+    h.check(set(codes.values()) == {1} and len(said) == 1 and f"rank 1: {os.uname().nodename[:63]} has 1 GPU for 2 ranks" in said[0],
+            "places: more ranks than GPUs", f"{codes} {said}")
+
+
 def errors():
     p = h.plan("models/gpt.xml", gpus=2, preset="tiny", fix="dp=2")
     build(p)
+    places(p)
     says("no driver", p, {"MPP_SHIM_DRIVER": "0"}, "no NVIDIA driver")
     says("an old driver", p, {"MPP_SHIM_DRIVER": "12040"}, "CUDA 12.4", "CUDA 13.0", "update the driver")
     says("no GPU", p, {"MPP_SHIM_DEVICES": "0"}, "no GPU")

@@ -106,6 +106,19 @@ def killed(t, rank):
     one_error(job, codes, 1, f"rank {rank} on .* has ended without a word", f"rank {rank} is killed")
 
 
+def stopped(t, rank, number):
+    """By a signal that nothing obeys: the others learn of it, and one message says so."""
+    name, what = number.name, f"{number.name} to rank {rank} without --save"
+    job = t.job("--steps", "100000000")
+    wait_for_steps(job)
+    job.processes[rank].send_signal(number)
+    codes = job.end(PATIENCE_S)
+    said = [line for err in job.err.values() for line in err.splitlines() if line]
+    words = rf"error: rank {rank} on .* was stopped by {name}: the job ends" if rank else f"stopped by {name}; nothing is saved without --save"
+    h.check(codes.pop(rank) == -number and set(codes.values()) == {128 + number}, f"{what}: exit status", f"{codes} {said}")
+    h.check(len(said) == 1 and re.fullmatch(words, said[0]), f"{what}: one message", said)
+
+
 def rank_0_missing(t):
     one_error(job := t.job("--timeout", "1", ranks=[2]), job.end(), 1, "rank 0 has not answered at MASTER_ADDR=127.0.0.1", "rank 0 is missing")
 
@@ -213,8 +226,9 @@ def main():
     absent = t.job("--timeout", "15", ranks=[0, 1, 3])  # while the rest goes on
     for part in h.only(["checkpoints", "stop", "rank_0_missing", "unlike", "wrong_variables", "strangers", "stale_file", "names"]):
         h.guarded(part, globals()[part], t)
-    for rank in (2, 0):
+    for rank, number in ((2, signal.SIGTERM), (0, signal.SIGINT)):
         h.guarded(f"kill {rank}", killed, t, rank)
+        h.guarded(f"stop {rank}", stopped, t, rank, number)
     one_error(absent, absent.end(PATIENCE_S), 1, "rank 2 of 4 has not come .* but 0 to 1, 3 have", "a missing rank")
 
 
