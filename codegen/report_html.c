@@ -69,6 +69,8 @@ static void write_plan(struct mpp_html *h)
     mpp_html_int(h, "objective_ps", p->objective_ps);
     mpp_html_int(h, "bound_ps", p->bound_ps);
     mpp_html_int(h, "simulated_ps", p->simulated_ps);
+    mpp_html_int(h, "overlapped_ps", p->overlapped_ps);
+    mpp_html_int(h, "overlap_bound_ps", p->overlap_bound_ps);
     mpp_html_double(h, "gap", p->gap);
     mpp_html_double(h, "flops", mpp_plan_step_flops(g));
     mpp_html_double(h, "peak_fraction", peak > 0 && s > 0 ? mpp_plan_step_flops(g) / s / peak : 0);
