@@ -455,7 +455,7 @@ def compiles(arch, model, preset, devices, fix, extra=()):
     p = h.plan(model, gpus=devices, preset=preset, fix=fix, extra=extra)
     home = str(Path(NVCC).resolve().parent.parent)
     made = h.run(["make", "-s", "-j2", "-C", p.dir, "BACKEND=cuda", f"CUDA_ARCH={arch}", f"CUDA_HOME={home}", "MPI=0"], 1200)
-    what = f"nvcc, {arch}, {model} {preset}"
+    what = " ".join(["nvcc,", arch, model, preset, fix, *extra])
     h.check(made.returncode == 0 and "warning" not in made.stdout + made.stderr, f"{what}: compiles and links without a warning",
             (made.stdout + made.stderr)[-1500:])
     if made.returncode == 0 and not Path("/dev/nvidia0").exists():
@@ -471,6 +471,8 @@ def nvcc():
         compiles(arch, "models/gpt.xml", "tiny", 4, "dp=2,tp=2")
         compiles(arch, "models/bert.xml", "tiny", 2, "tp=2")
         compiles(arch, "models/gpt.xml", "tiny", 2, "dp=2", ("--precision", "bf16"))
+        compiles(arch, "models/mlp.xml", "tiny", 2, "dp=2")
+        compiles(arch, "models/gpt.xml", "tiny", 2, "pp=2", ("--precision", "fp16"))
 
 
 def main():
