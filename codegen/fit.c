@@ -185,7 +185,8 @@ enum mpp_status mpp_fit_plan(struct mpp_arena *arena, struct mpp_diag *diag, str
     struct nearest near, other;
     *out = (struct mpp_fitted){0};
     enum mpp_status st = fit(arena, diag, graph, cluster, options, from_plan, keep, out, &near);
-    if (st == MPP_OK && options->overlap && !from_plan && mpp_cost_goes_beside(cluster, cluster->n_nodes) && !mpp_plan_interrupted(options))
+    bool can_hide = cluster->n_devices > 1 && mpp_cost_goes_beside(cluster, cluster->n_nodes);
+    if (st == MPP_OK && options->overlap && !from_plan && can_hide && !mpp_plan_interrupted(options))
         return fit_hidden(arena, diag, graph, cluster, options, keep, out);
     if (st == MPP_INFEASIBLE && near.plan && !from_plan && !options->quick && !mpp_plan_interrupted(options)) {
         struct mpp_plan_options any = *options; /* the fastest plans are too large: the first that is found may not be */

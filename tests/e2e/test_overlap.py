@@ -102,10 +102,10 @@ def check_directory():
     h.check(p.returncode == 2 and "overlap_bound_ps" in p.stderr, "a bound that is no number is refused", p.stderr)
 
 
-def check_host():
-    """Nothing goes on beside the kernels of one host: the option changes nothing."""
-    a, b = (predict("on a host", "--preset", "tiny", "--gpus", 4, *more) for more in ([], ["--overlap"]))
-    h.check(a == b and a is not None and a["overlapped_s"] == a["step_s"], "on a host nothing changes", (a, b))
+def check_nothing(what, *arguments):
+    """Nothing goes on beside kernels there: the option changes nothing."""
+    a, b = (predict(what, "--preset", "tiny", *arguments, *more) for more in ([], ["--overlap"]))
+    h.check(a == b and a is not None and a["overlapped_s"] == a["step_s"], f"{what} nothing changes", (a, b))
 
 
 def main():
@@ -113,7 +113,8 @@ def main():
         h.guarded(str(case), check_case, *case)
     h.guarded("links", check_links)
     h.guarded("directory", check_directory)
-    h.guarded("host", check_host)
+    h.guarded("host", check_nothing, "on a host", "--gpus", 4)
+    h.guarded("alone", check_nothing, "on one GPU", "--gpus", 1, "--cluster", "dgx-a100")
     sys.exit(h.finish())
 
 
