@@ -142,6 +142,7 @@ static void connect_pair(struct mpp_rank *r, struct channel *c)
         mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d, transfer %s %s rank %d: joining a communicator: %s", r->rank, name, c->sends ? "to" : "from",
                  c->part.peer, ncclGetErrorString(code));
     mpp_wait_end(r);
+    mpp_cuda_mark(r, mpp_wait_word(c->sends ? MPP_WAIT_HAND_OVER : MPP_WAIT_TAKE_OVER, c->transfer));
 }
 
 static void make_room(struct mpp_rank *r, struct channel *c)
