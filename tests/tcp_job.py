@@ -11,10 +11,17 @@ import tempfile
 LAUNCHERS = ("OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "MASTER_", "MPP_RENDEZVOUS")
 
 
+held = []
+
+
 def free_port(family=socket.AF_INET, host="127.0.0.1"):
-    with socket.socket(family) as s:
-        s.bind((host, 0))
-        return s.getsockname()[1]
+    """A port that stays free until this process ends: a socket holds it that does not listen. Only one that may share it (SO_REUSEADDR,
+    which trainers ask for) can listen there; whatever else asks for any port gets others."""
+    s = socket.socket(family)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind((host, 0))
+    held.append(s)
+    return s.getsockname()[1]
 
 
 def variables(rank, n, address="127.0.0.1", port=None, file=None):

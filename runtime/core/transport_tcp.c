@@ -597,8 +597,12 @@ static int connect_all(struct tcp *t, int code, struct mpp_error *error)
             t->flows[flow++].fd = l->fd;
         mpp_link_of(l->fd, l->use == MPP_TCP_WATCH ? t->leaving.silence_s : 0); /* who computes reads nothing for as long as that takes */
     }
-    if (code == MPP_EXIT_OK && !mpp_watch_begin(t->watch, watched))
+    if (code == MPP_EXIT_OK && !mpp_watch_begin(t->watch, watched)) {
+        for (int i = 0; i < t->n_ranks; i++)
+            if (watched[i] >= 0)
+                close(watched[i]);
         code = mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: out of memory", t->rank);
+    }
     free(links);
     free(watched);
     return code;

@@ -17,18 +17,25 @@
 #include "transport_tcp_meet.h"
 #include "transport_tcp_socket.h"
 
-#define MAGIC 0x31706d706c616e00u /* the other byte order is another job's */
+#define MAGIC 0x32706d706c616e00u /* the other byte order is another job's */
 #define TRY_S 5.0      /* for one address of rank 0 */
-#define AGAIN_S 0.1    /* between attempts to find it */
+#define AGAIN_S 0.1    /* between attempts to find it, at first */
+#define RARELY_S 1.0   /* and later */
 #define ANSWER_S 30.0  /* for a process to answer that is there */
 #define CONNECT_S 60.0 /* for all connections, once all are there */
+#define MORE_S 5.0     /* both are at most so much more than --timeout */
 #define HELLO_S 10.0   /* for a caller to say who it is */
+#define STRANGE_S 5.0  /* for another program at rank 0's port to go */
+#define NAME_S 5.0     /* for names to be known where they are not for now */
+#define FAILED_S 5.0   /* for others to read in the file that rank 0 has failed */
+#define TOLD_S 5.0     /* until those who wait say so; then after twice as long, and so on */
 
 enum { PROBE = -3, CALLERS = 64, CANDIDATES = 64 };
 
 struct hello {
     uint64_t magic, job, nonce; /* nonce: 0 before the job has one */
     int32_t rank, size, use, port;
+    double timeout_s, left_s; /* of this rank's --timeout; no rank waits longer than any */
     char host[MPP_HOST_NAME];
     uint64_t mark[MPP_ALIKE_PARTS];
 };
@@ -51,7 +58,8 @@ struct caller {
 struct mpp_tcp_meeting {
     struct mpp_tcp_place place;
     uint64_t job, nonce, mark[MPP_ALIKE_PARTS];
-    double timeout_s, deadline_s;
+    double timeout_s, deadline_s; /* rank 0: of the rank that waits no longer */
+    double begun_s, told_s;
     int listener;
     int *main;                    /* [size] rank 0: the others'; else the one with rank 0 */
     bool *given;                  /* [size] to the caller of connect */
@@ -74,6 +82,20 @@ static double soon(double deadline_s, double seconds)
     return then_s < deadline_s ? then_s : deadline_s;
 }
 
+static double capped_s(const struct mpp_tcp_meeting *m, double seconds)
+{
+    return m->timeout_s > 0 && m->timeout_s + MORE_S < seconds ? m->timeout_s + MORE_S : seconds;
+}
+
+/* Is it time to say that this rank waits? On each machine one or two do. */
+static bool is_note_due(struct mpp_tcp_meeting *m)
+{
+    if (mpp_clock_s() < m->told_s)
+        return false;
+    m->told_s += m->told_s - m->begun_s;
+    return m->place.local_rank <= 1 || m->place.rank == 0;
+}
+
 static void close_fd(int *fd)
 {
     if (*fd >= 0)
@@ -89,7 +111,8 @@ static void own_host(char host[MPP_HOST_NAME])
 
 static struct hello own_hello(const struct mpp_tcp_meeting *m, int use)
 {
-    struct hello h = {.magic = MAGIC, .job = m->job, .nonce = m->nonce, .rank = m->place.rank, .size = m->place.size, .use = use};
+    struct hello h = {.magic = MAGIC, .job = m->job, .nonce = m->nonce, .rank = m->place.rank, .size = m->place.size, .use = use,
+                      .timeout_s = m->timeout_s, .left_s = m->deadline_s - mpp_clock_s()};
     own_host(h.host);
     memcpy(h.mark, m->mark, sizeof h.mark);
     if (m->listener >= 0) {
@@ -103,7 +126,7 @@ static bool send_verdict(const struct mpp_tcp_meeting *m, int fd, int code, cons
 {
     struct verdict v = {.magic = MAGIC, .nonce = m->nonce, .code = code};
     (void)snprintf(v.text, sizeof v.text, "%s", text);
-    return mpp_tcp_send(fd, &v, sizeof v, mpp_clock_s() + ANSWER_S);
+    return mpp_tcp_send(fd, &v, sizeof v, mpp_clock_s() + capped_s(m, ANSWER_S));
 }
 
 /* A fault of which rank 0 does not know: this process speaks. */
@@ -211,6 +234,10 @@ static void seat(struct mpp_tcp_meeting *m, int fd, const struct hello *h)
     memcpy(m->hosts[h->rank], h->host, MPP_HOST_NAME);
     m->seats[h->rank] = mpp_tcp_peer(fd);
     mpp_tcp_set_port(&m->seats[h->rank], h->port);
+    if (mpp_clock_s() + h->left_s < m->deadline_s) {
+        m->deadline_s = mpp_clock_s() + h->left_s;
+        m->timeout_s = h->timeout_s;
+    }
 }
 
 static int count_missing(const struct mpp_tcp_meeting *m)
@@ -251,6 +278,15 @@ static int tell_missing(const struct mpp_tcp_meeting *m, int missing, struct mpp
                          m->place.size - missing == 1 ? "s" : "ve", strangers);
 }
 
+static void note_missing(const struct mpp_tcp_meeting *m, int missing)
+{
+    char absent[200], where[64];
+    struct mpp_tcp_address own = mpp_tcp_own(m->listener);
+    list_ranks(m, false, absent, sizeof absent);
+    mpp_note("rank 0 on %s (%s) has waited %.0f s for rank%s %s of %d", m->hosts[0], mpp_tcp_show(&own, where, sizeof where),
+             mpp_clock_s() - m->begun_s, missing == 1 ? "" : "s", absent, m->place.size);
+}
+
 /* Of all that came: are they of one job? */
 static int check_alike(const struct mpp_tcp_meeting *m, struct mpp_error *error)
 {
@@ -271,17 +307,20 @@ static int gather(struct mpp_tcp_meeting *m, struct mpp_error *error)
     struct hello h;
     int missing, code = MPP_EXIT_OK;
     while ((missing = count_missing(m)) > 0) {
-        int fd = next_caller(m, m->deadline_s, &h);
-        if (fd < 0)
+        int fd = next_caller(m, m->told_s < m->deadline_s ? m->told_s : m->deadline_s, &h);
+        if (fd >= 0)
+            seat(m, fd, &h);
+        else if (mpp_clock_s() >= m->deadline_s)
             break;
-        seat(m, fd, &h);
+        else if (is_note_due(m))
+            note_missing(m, missing);
     }
     code = missing > 0 ? tell_missing(m, missing, error) : check_alike(m, error);
     if (code == MPP_EXIT_OK && getrandom(&m->nonce, sizeof m->nonce, 0) != sizeof m->nonce)
         code = mpp_error_set(error, MPP_EXIT_SYSTEM, "getrandom: %s", strerror(errno));
     for (int i = 1; i < m->place.size; i++)
         if (m->main[i] >= 0 && send_verdict(m, m->main[i], code, code == MPP_EXIT_OK ? "" : error->text) && code == MPP_EXIT_OK) {
-            double end_s = mpp_clock_s() + ANSWER_S; /* who does not read this is missed when all connect */
+            double end_s = mpp_clock_s() + capped_s(m, ANSWER_S); /* who does not read this is missed when all connect */
             if (mpp_tcp_send(m->main[i], m->hosts, (size_t)m->place.size * sizeof *m->hosts, end_s))
                 (void)mpp_tcp_send(m->main[i], m->seats, (size_t)m->place.size * sizeof *m->seats, end_s);
         }
@@ -309,6 +348,31 @@ static int listen_at(const struct mpp_tcp_place *place, struct mpp_tcp_address a
     return -1;
 }
 
+static bool is_here(const struct mpp_tcp_address *a, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (mpp_tcp_is_own(&a[i]))
+            return true;
+    return false;
+}
+
+/* Where MASTER_ADDR is, *N_OUT addresses. What is wrong with it all ranks see by themselves. */
+static int find_address(const struct mpp_tcp_meeting *m, struct mpp_tcp_address *a, int max, int *n_out, struct mpp_error *error)
+{
+    const struct mpp_tcp_place *place = &m->place;
+    double end_s = soon(m->deadline_s, NAME_S);
+    const char *why;
+    bool passing;
+    while ((*n_out = mpp_tcp_resolve(place->address, place->port, a, max, &why, &passing)) == 0 && passing && mpp_clock_s() < end_s)
+        pause_s(RARELY_S);
+    if (*n_out == 0)
+        return mpp_error_set(error, MPP_EXIT_INPUT, "MASTER_ADDR=%s: %s", place->address, why);
+    if (place->one_machine && !is_here(a, *n_out))
+        return mpp_error_set(error, MPP_EXIT_INPUT, "MASTER_ADDR=%s is no address of this machine, on which all ranks are (LOCAL_WORLD_SIZE "
+                             "is WORLD_SIZE)", place->address);
+    return MPP_EXIT_OK;
+}
+
 static int listen_once(const struct mpp_tcp_place *place, const struct mpp_tcp_address *a, int n)
 {
     bool exact = place->one_machine || is_number(place->address);
@@ -331,15 +395,18 @@ static int listen_on_port(struct mpp_tcp_meeting *m, struct mpp_error *error)
 {
     const struct mpp_tcp_place *place = &m->place;
     struct mpp_tcp_address a[CANDIDATES];
-    const char *why;
-    int n = mpp_tcp_resolve(place->address, place->port, a, CANDIDATES, &why);
-    if (n == 0)
-        return mpp_error_set(error, MPP_EXIT_INPUT, "MASTER_ADDR=%s: %s", place->address, why);
+    int n, code = find_address(m, a, CANDIDATES, &n, error);
+    if (code != MPP_EXIT_OK)
+        return code;
     double end_s = soon(m->deadline_s, 1); /* it may be in use for a moment yet */
     while ((m->listener = listen_once(place, a, n)) < 0 && errno == EADDRINUSE && mpp_clock_s() < end_s)
         pause_s(AGAIN_S);
-    if (m->listener >= 0)
+    if (m->listener >= 0) {
+        if (!is_here(a, n))
+            mpp_note("MASTER_ADDR=%s is no address of this machine, %s, on which rank 0 is: rank 0 listens at all that it has; right where "
+                     "a router or container translates it", place->address, m->hosts[0]);
         return MPP_EXIT_OK;
+    }
     if (errno == EADDRINUSE)
         return mpp_error_set(error, MPP_EXIT_INPUT, "MASTER_PORT %d is in use on this machine, perhaps by another job; give another",
                              place->port);
@@ -366,9 +433,9 @@ static bool is_met_at(const struct mpp_tcp_meeting *m, const struct mpp_link_off
     struct hello h = own_hello(m, PROBE);
     struct verdict v = {0};
     bool met = false;
+    double end_s = soon(m->deadline_s, ANSWER_S);
     h.job = offer->nonce;
     for (int i = 0, n = addresses_of(offer, a); !met && i < n; i++) {
-        double end_s = mpp_clock_s() + ANSWER_S;
         int fd = mpp_tcp_connect(&a[i], soon(end_s, TRY_S));
         met = fd >= 0 && mpp_tcp_send(fd, &h, sizeof h, end_s) && mpp_tcp_receive(fd, &v, sizeof v, end_s) && v.magic == MAGIC;
         close_fd(&fd);
@@ -376,11 +443,32 @@ static bool is_met_at(const struct mpp_tcp_meeting *m, const struct mpp_link_off
     return met;
 }
 
+/* On one machine all ranks see whether it can be written. */
+static int check_file(const struct mpp_tcp_meeting *m, struct mpp_error *error)
+{
+    bool writable;
+    int code = mpp_tcp_file_check(m->place.file, &writable, error);
+    return code == MPP_EXIT_OK && !writable && (m->place.rank == 0 || m->place.one_machine) ? error->code : code;
+}
+
+/* To whoever looks within a moment. Not what another job has written. */
+static int tell_failure(const struct mpp_tcp_meeting *m, int code, const struct mpp_error *failure)
+{
+    struct mpp_error why;
+    bool taken;
+    if (mpp_tcp_file_write(m->place.file, NULL, failure, &taken, &why) == MPP_EXIT_OK && !taken) {
+        pause_s(soon(m->deadline_s, FAILED_S) - mpp_clock_s());
+        (void)unlink(m->place.file);
+    }
+    return code;
+}
+
 static int listen_by_file(struct mpp_tcp_meeting *m, struct mpp_error *error)
 {
     struct mpp_link_offer offer = {0}, other;
+    struct mpp_error failure;
     bool taken;
-    int code = mpp_tcp_file_check(m->place.file, error);
+    int code = check_file(m, error);
     if (code != MPP_EXIT_OK)
         return code;
     m->listener = mpp_link_listen(&offer);
@@ -395,14 +483,14 @@ static int listen_by_file(struct mpp_tcp_meeting *m, struct mpp_error *error)
         offer.port = mpp_tcp_port(&a);
     }
     if (m->listener < 0 || offer.nonce == 0)
-        return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank 0 cannot listen: %s", strerror(errno));
-    code = mpp_tcp_file_write(m->place.file, &offer, &taken, error);
-    if (code == MPP_EXIT_OK && taken && mpp_tcp_file_read(m->place.file, &other)) {
-        if (is_met_at(m, &other))
+        return tell_failure(m, mpp_error_set(error, MPP_EXIT_SYSTEM, "rank 0 on %s cannot listen: %s", m->hosts[0], strerror(errno)), error);
+    code = mpp_tcp_file_write(m->place.file, &offer, NULL, &taken, error);
+    if (code == MPP_EXIT_OK && taken && (mpp_tcp_file_read(m->place.file, &other, &failure) || failure.code != MPP_EXIT_OK)) {
+        if (failure.code == MPP_EXIT_OK && is_met_at(m, &other))
             return mpp_error_set(error, MPP_EXIT_INPUT, "MPP_RENDEZVOUS: another job is coming together by %s; give each job its own file",
                                  m->place.file);
         (void)unlink(m->place.file); /* of a job that was killed */
-        code = mpp_tcp_file_write(m->place.file, &offer, &taken, error);
+        code = mpp_tcp_file_write(m->place.file, &offer, NULL, &taken, error);
     }
     if (code == MPP_EXIT_OK && taken)
         code = mpp_error_set(error, MPP_EXIT_INPUT, "MPP_RENDEZVOUS: %s is there already, and no such file of an earlier job; name another",
@@ -430,29 +518,34 @@ static bool listen_beside(struct mpp_tcp_meeting *m, int fd)
     struct mpp_tcp_address own = mpp_tcp_own(fd);
     close_fd(&m->listener);
     if (mpp_tcp_is_loopback(&own) && !m->place.one_machine)
-        m->listener = mpp_tcp_listen((struct mpp_tcp_address[]){mpp_tcp_any(true, 0)});
+        for (int v6 = 1; v6 >= 0 && m->listener < 0; v6--)
+            m->listener = mpp_tcp_listen((struct mpp_tcp_address[]){mpp_tcp_any(v6 == 1, 0)});
     mpp_tcp_set_port(&own, 0);
     if (m->listener < 0)
         m->listener = mpp_tcp_listen(&own);
     return m->listener >= 0;
 }
 
-enum greeted { SEATED, NOBODY, REFUSED };
+enum greeted { SEATED, NOBODY, REFUSED, STRANGER };
 
-/* FD is connected with something. Is it rank 0? */
-static enum greeted greet(struct mpp_tcp_meeting *m, int fd, struct mpp_error *error)
+/* FD is connected with something. Is it rank 0? *WHY_OUT: why not. */
+static enum greeted greet(struct mpp_tcp_meeting *m, int fd, const char **why_out, struct mpp_error *error)
 {
     struct mpp_tcp_address own = mpp_tcp_own(fd), peer = mpp_tcp_peer(fd);
     struct verdict v = {0};
-    double end_s = mpp_clock_s() + ANSWER_S;
-    if (memcmp(&own, &peer, sizeof own) == 0 || !listen_beside(m, fd)) { /* a port of one's own can meet itself */
-        errno = ECONNREFUSED;
+    double end_s = soon(m->deadline_s, ANSWER_S);
+    *why_out = strerror(ECONNREFUSED);
+    if (memcmp(&own, &peer, sizeof own) == 0 || !listen_beside(m, fd)) /* a port of one's own can meet itself */
         return NOBODY;
-    }
     struct hello h = own_hello(m, MPP_TCP_MAIN);
-    if (!mpp_tcp_send(fd, &h, sizeof h, end_s) || !mpp_tcp_receive(fd, &v, sizeof v, end_s) || v.magic != MAGIC) {
-        errno = errno != 0 ? errno : ECONNRESET;
-        return NOBODY;
+    bool heard = mpp_tcp_send(fd, &h, sizeof h, end_s) && mpp_tcp_receive(fd, &v, sizeof v, end_s);
+    if (v.magic != MAGIC && (heard || v.magic != 0)) {
+        *why_out = "what answers there is another program";
+        return STRANGER;
+    }
+    if (!heard) { /* what forwards connections may do so, too, before rank 0 is there */
+        *why_out = errno == ETIMEDOUT ? "what is there does not answer" : "what is there ends the connection";
+        return m->place.one_machine && v.magic == 0 ? STRANGER : NOBODY;
     }
     v.text[sizeof v.text - 1] = '\0';
     if (v.code == MPP_EXIT_OK)
@@ -461,52 +554,107 @@ static enum greeted greet(struct mpp_tcp_meeting *m, int fd, struct mpp_error *e
     return REFUSED;
 }
 
+/* The search for rank 0. */
+struct search {
+    struct mpp_tcp_address a[CANDIDATES], last;
+    int n; /* addresses at MASTER_ADDR, the same for each port */
+    const char *why;
+    double pause_s, strange_s; /* since when nothing but other programs was met; 0: not */
+};
+
 /* Where rank 0 may be; 0: not known yet. */
-static int find_candidates(struct mpp_tcp_meeting *m, struct mpp_tcp_address *out, const char **why_out)
+static int find_candidates(struct mpp_tcp_meeting *m, struct search *s, struct mpp_error *failure_out)
 {
     struct mpp_link_offer offer;
+    bool passing;
     if (m->place.file != NULL) {
-        *why_out = "the file is not there";
-        if (!mpp_tcp_file_read(m->place.file, &offer))
+        s->why = access(m->place.file, F_OK) == 0 ? "there is no such file of a job yet" : "the file is not there";
+        if (!mpp_tcp_file_read(m->place.file, &offer, failure_out))
             return 0;
         m->job = offer.nonce;
-        return addresses_of(&offer, out);
+        return addresses_of(&offer, s->a);
     }
-    int n = mpp_tcp_resolve(m->place.address, m->place.port, out, CANDIDATES / MPP_TCP_AGENT_PORTS, why_out);
+    int n = mpp_tcp_resolve(m->place.address, m->place.port, s->a, CANDIDATES / MPP_TCP_AGENT_PORTS, &s->why, &passing);
     for (int i = n; i < n * m->place.n_ports; i++) {
-        out[i] = out[i % n];
-        mpp_tcp_set_port(&out[i], m->place.port + i / n);
+        s->a[i] = s->a[i % n];
+        mpp_tcp_set_port(&s->a[i], m->place.port + i / n);
     }
     return n * m->place.n_ports;
 }
 
+/* One attempt at all places. */
+static enum greeted try_all(struct mpp_tcp_meeting *m, struct search *s, struct mpp_error *error)
+{
+    bool strange = false;
+    error->code = MPP_EXIT_OK;
+    int n = find_candidates(m, s, error);
+    if (error->code != MPP_EXIT_OK) { /* rank 0 prints it */
+        error->text[0] = '\0';
+        return REFUSED;
+    }
+    for (int i = 0; i < n; i++) {
+        s->last = s->a[i];
+        int fd = mpp_tcp_connect(&s->a[i], soon(m->deadline_s, TRY_S));
+        s->why = fd >= 0 ? "" : strerror(errno);
+        enum greeted greeted = fd >= 0 ? greet(m, fd, &s->why, error) : NOBODY;
+        if (greeted == SEATED)
+            m->main[0] = fd;
+        else
+            close_fd(&fd);
+        if (greeted == SEATED || greeted == REFUSED)
+            return greeted;
+        strange = strange || greeted == STRANGER;
+    }
+    s->strange_s = !strange || m->place.n_ports > 1 ? 0 : s->strange_s > 0 ? s->strange_s : mpp_clock_s();
+    return s->strange_s > 0 && mpp_clock_s() - s->strange_s >= STRANGE_S ? STRANGER : NOBODY;
+}
+
+/* "MASTER_ADDR=node1 (10.0.0.1 port 29500)" */
+static const char *show_place(const struct mpp_tcp_meeting *m, const struct search *s, char *text, size_t n)
+{
+    char where[64];
+    if (m->place.file != NULL)
+        (void)snprintf(text, n, "MPP_RENDEZVOUS=file://%s", m->place.file);
+    else
+        (void)snprintf(text, n, "MASTER_ADDR=%s (%s)", m->place.address, mpp_tcp_show(&s->last, where, sizeof where));
+    return text;
+}
+
+static void note_search(const struct mpp_tcp_meeting *m, const struct search *s)
+{
+    char place[512];
+    bool writable = true;
+    struct mpp_error why = {0};
+    if (m->place.file != NULL)
+        (void)!mpp_tcp_file_check(m->place.file, &writable, &why);
+    mpp_note("rank %d on %s has waited %.0f s for rank 0 at %s: %s%s%s", m->place.rank, m->hosts[m->place.rank], mpp_clock_s() - m->begun_s,
+             show_place(m, s, place, sizeof place), s->why, writable ? "" : "; nor could this rank make it: ", writable ? "" : why.text);
+}
+
 static int go_to_rank_0(struct mpp_tcp_meeting *m, struct mpp_error *error)
 {
-    const char *why = "";
-    int code = m->place.file != NULL ? mpp_tcp_file_check(m->place.file, error) : MPP_EXIT_OK;
+    struct search s = {.why = "", .pause_s = AGAIN_S};
+    char place[512];
+    enum greeted greeted;
+    int code = m->place.file != NULL ? check_file(m, error) : find_address(m, s.a, CANDIDATES / MPP_TCP_AGENT_PORTS, &s.n, error);
     if (code != MPP_EXIT_OK)
         return speak_alone(code, error);
-    do {
-        struct mpp_tcp_address a[CANDIDATES];
-        int n = find_candidates(m, a, &why);
-        for (int i = 0; i < n; i++) {
-            int fd = mpp_tcp_connect(&a[i], soon(m->deadline_s, TRY_S));
-            enum greeted greeted = fd >= 0 ? greet(m, fd, error) : NOBODY;
-            if (greeted == SEATED) {
-                m->main[0] = fd;
-                return MPP_EXIT_OK;
-            }
-            why = strerror(errno);
-            close_fd(&fd);
-            if (greeted == REFUSED)
-                return speak_alone(error->code, error);
-        }
-        pause_s(AGAIN_S);
-    } while (mpp_clock_s() < m->deadline_s);
-    code = mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d on %s: rank 0 has not answered at %s=%s%s for %g s: %s (--timeout sets how long)",
-                         m->place.rank, m->hosts[m->place.rank], m->place.file != NULL ? "MPP_RENDEZVOUS" : "MASTER_ADDR",
-                         m->place.file != NULL ? "file://" : "", m->place.file != NULL ? m->place.file : m->place.address, m->timeout_s, why);
-    return speak_alone(code, error);
+    s.last = s.a[0];
+    while ((greeted = try_all(m, &s, error)) == NOBODY && mpp_clock_s() < m->deadline_s) {
+        if (is_note_due(m))
+            note_search(m, &s);
+        pause_s(s.pause_s);
+        s.pause_s = s.pause_s * 1.2 < RARELY_S ? s.pause_s * 1.2 : RARELY_S;
+    }
+    if (greeted == SEATED)
+        return MPP_EXIT_OK;
+    if (greeted == STRANGER)
+        code = mpp_error_set(error, MPP_EXIT_INPUT, "rank %d on %s: MASTER_PORT %d at %s is in use: %s; give another", m->place.rank,
+                             m->hosts[m->place.rank], m->place.port, m->place.address, s.why);
+    else if (greeted == NOBODY)
+        code = mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d on %s: rank 0 has not answered at %s for %g s: %s (--timeout sets how long)",
+                             m->place.rank, m->hosts[m->place.rank], show_place(m, &s, place, sizeof place), m->timeout_s, s.why);
+    return error->text[0] != '\0' ? speak_alone(error->code, error) : error->code;
 }
 
 /* What rank 0 says; lost where it says nothing. */
@@ -527,7 +675,7 @@ static int join_meeting(struct mpp_tcp_meeting *m, struct mpp_error *error)
     int code = go_to_rank_0(m, error);
     if (code != MPP_EXIT_OK)
         return code;
-    double end_s = m->deadline_s + ANSWER_S;
+    double end_s = m->deadline_s + capped_s(m, ANSWER_S); /* rank 0 waits no longer than any rank does */
     code = hear_verdict(m, end_s, &v, error);
     if (code != MPP_EXIT_OK)
         return code;
@@ -581,7 +729,7 @@ static int hear_callers(struct mpp_tcp_meeting *m, struct mpp_tcp_link *links, i
             int fd = next_caller(m, deadline_s, &h);
             if (fd < 0)
                 return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d on %s has not reached rank %d on %s for %g s", links[i].peer,
-                                     m->hosts[links[i].peer], m->place.rank, m->hosts[m->place.rank], CONNECT_S);
+                                     m->hosts[links[i].peer], m->place.rank, m->hosts[m->place.rank], capped_s(m, CONNECT_S));
             struct mpp_tcp_link *l = find_link(links, n, h.rank, h.use);
             if (l != NULL && l->fd < 0 && h.nonce == m->nonce)
                 l->fd = fd;
@@ -592,9 +740,8 @@ static int hear_callers(struct mpp_tcp_meeting *m, struct mpp_tcp_link *links, i
 }
 
 /* All ranks get the code and message of the lowest that failed. */
-static int conclude(struct mpp_tcp_meeting *m, int code, struct mpp_error *error)
+static int conclude(struct mpp_tcp_meeting *m, int code, double end_s, struct mpp_error *error)
 {
-    double end_s = mpp_clock_s() + 2 * CONNECT_S;
     struct verdict v;
     if (m->place.rank > 0) {
         if (send_verdict(m, m->main[0], code, code == MPP_EXIT_OK ? "" : error->text))
@@ -617,7 +764,7 @@ static int conclude(struct mpp_tcp_meeting *m, int code, struct mpp_error *error
 
 int mpp_tcp_meeting_connect(struct mpp_tcp_meeting *m, int code, struct mpp_tcp_link *links, int n_links, struct mpp_error *error)
 {
-    double end_s = mpp_clock_s() + CONNECT_S;
+    double end_s = mpp_clock_s() + capped_s(m, CONNECT_S);
     for (int i = 0; i < n_links; i++)
         links[i].fd = is_there(m, &links[i]) ? m->main[links[i].peer] : -1;
     for (int i = 0; code == MPP_EXIT_OK && i < n_links; i++)
@@ -625,7 +772,8 @@ int mpp_tcp_meeting_connect(struct mpp_tcp_meeting *m, int code, struct mpp_tcp_
             code = call(m, &links[i], end_s, error);
     if (code == MPP_EXIT_OK)
         code = hear_callers(m, links, n_links, end_s, error);
-    code = conclude(m, code, error);
+    code = conclude(m, code, end_s + capped_s(m, ANSWER_S), error);
+    close_fd(&m->listener); /* whoever comes now is of no job */
     for (int i = 0; i < n_links; i++)
         if (is_there(m, &links[i]))
             m->given[links[i].peer] = code == MPP_EXIT_OK;
@@ -699,7 +847,9 @@ int mpp_tcp_meet(const struct mpp_tcp_place *place, const uint64_t *mark, double
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "out of memory");
     m->job = place->job;
     m->timeout_s = timeout_s;
-    m->deadline_s = timeout_s > 0 ? mpp_clock_s() + timeout_s : INFINITY;
+    m->begun_s = mpp_clock_s();
+    m->told_s = m->begun_s + TOLD_S;
+    m->deadline_s = timeout_s > 0 ? m->begun_s + timeout_s : INFINITY;
     if (mark != NULL)
         memcpy(m->mark, mark, sizeof m->mark);
     own_host(m->hosts[place->rank]);

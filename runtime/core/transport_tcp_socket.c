@@ -27,10 +27,11 @@ static struct mpp_tcp_address plain(struct mpp_tcp_address a)
     return v4;
 }
 
-int mpp_tcp_resolve(const char *host, int port, struct mpp_tcp_address *out, int max, const char **why_out)
+int mpp_tcp_resolve(const char *host, int port, struct mpp_tcp_address *out, int max, const char **why_out, bool *passing_out)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *all = NULL;
     int n = 0, code = getaddrinfo(host, NULL, &hints, &all);
+    *passing_out = code == EAI_AGAIN;
     if (code != 0) {
         *why_out = gai_strerror(code);
         return 0;
@@ -68,6 +69,18 @@ struct mpp_tcp_address mpp_tcp_peer(int fd)
     socklen_t size = sizeof a.at;
     (void)getpeername(fd, &a.at.any, &size);
     return plain(a);
+}
+
+bool mpp_tcp_is_own(const struct mpp_tcp_address *a)
+{
+    struct mpp_tcp_address any_port = *a;
+    int fd = socket(a->at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return false;
+    mpp_tcp_set_port(&any_port, 0);
+    bool own = bind(fd, &any_port.at.any, size_of(a)) == 0;
+    close(fd);
+    return own;
 }
 
 bool mpp_tcp_is_loopback(const struct mpp_tcp_address *a)

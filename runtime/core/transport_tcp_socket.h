@@ -1,7 +1,7 @@
 /* transport_tcp_socket.h - TCP connections by address, until a deadline.
  *
  *     struct mpp_tcp_address a[8];
- *     int n = mpp_tcp_resolve("node1", 29500, a, 8, &why);
+ *     int n = mpp_tcp_resolve("node1", 29500, a, 8, &why, &passing);
  *     int fd = mpp_tcp_connect(&a[0], deadline_s);             // -1: errno says why; the caller closes it
  *     if (!mpp_tcp_send(fd, &hello, sizeof hello, deadline_s) || !mpp_tcp_receive(fd, &answer, sizeof answer, deadline_s))
  *         give_up(errno);                                      // 0: the other side has closed it
@@ -24,13 +24,15 @@ struct mpp_tcp_address {
     } at;
 };
 
-/* Addresses of HOST, at most MAX; 0: none, *WHY_OUT says why. */
-int mpp_tcp_resolve(const char *host, int port, struct mpp_tcp_address *out, int max, const char **why_out);
+/* Addresses of HOST, at most MAX; 0: none, *WHY_OUT says why, *PASSING_OUT whether another time there may be. */
+int mpp_tcp_resolve(const char *host, int port, struct mpp_tcp_address *out, int max, const char **why_out, bool *passing_out);
 /* As every address of this machine, of both families where it has them. */
 struct mpp_tcp_address mpp_tcp_any(bool v6, int port);
 /* Of FD's own side or the other one. */
 struct mpp_tcp_address mpp_tcp_own(int fd);
 struct mpp_tcp_address mpp_tcp_peer(int fd);
+/* Has this machine A? */
+bool mpp_tcp_is_own(const struct mpp_tcp_address *a);
 bool mpp_tcp_is_loopback(const struct mpp_tcp_address *a);
 int mpp_tcp_port(const struct mpp_tcp_address *a);
 void mpp_tcp_set_port(struct mpp_tcp_address *a, int port);

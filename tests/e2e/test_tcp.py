@@ -147,6 +147,134 @@ def wrong_variables(t):
         one_error(job, job.end(), 2, re.escape(word), f"{env}")
 
 
+def seen_by_all(t):
+    """What all ranks can see is told by each, at once."""
+    here = {"LOCAL_RANK": None, "LOCAL_WORLD_SIZE": None}
+    for env, word in (({"MASTER_ADDR": "no..host"}, "MASTER_ADDR=no..host"),
+                      ({"MASTER_ADDR": "no..host", **here}, "MASTER_ADDR=no..host"),
+                      ({"MASTER_ADDR": "203.0.113.9"}, "MASTER_ADDR=203.0.113.9 is no address of this machine, on which all ranks are"),
+                      ({"MPP_RENDEZVOUS": "file:///proc/mpplan-meeting"}, "/proc/mpplan-meeting cannot be written"),
+                      ({"MPP_RENDEZVOUS": f"file://{h.TMP}/{'x' * 300}"}, "x cannot be written: File name too long")):
+        job = t.job(env={None: env})
+        one_error(job, job.end(PATIENCE_S), 2, re.escape(word), f"{env}", each=True)
+
+
+class Other:
+    """Another program on a port: says ANSWER to whoever comes, and ends the connection; None: says nothing, ever."""
+
+    def __init__(self, answer, host="127.0.0.1"):
+        self.socket, self.answer, self.kept = socket.create_server((host, 0)), answer, []
+        self.port = self.socket.getsockname()[1]
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                s, _ = self.socket.accept()
+            except OSError:
+                return
+            self.kept.append(s)
+            if self.answer is not None:
+                try:
+                    s.sendall(self.answer)
+                    s.shutdown(socket.SHUT_WR)
+                except OSError:
+                    pass
+
+
+def port_taken(t):
+    """Rank 0 sees it, the others by what answers there. Returns what ends the test: it waits for some seconds."""
+    begun = []
+    for answer, env in ((b"HTTP/1.0 400 Bad Request\r\n" + b"\r\n" * 1000, {"LOCAL_WORLD_SIZE": None, "LOCAL_RANK": None}), (b"", {})):
+        other = Other(answer)
+        begun.append((answer, other, t.job(port=other.port, env={None: env}, ranks=[0, 3])))
+
+    def end():
+        for answer, other, job in begun:
+            codes = job.end(PATIENCE_S)
+            other.socket.close()
+            said = job.errors()
+            h.check(set(codes.values()) == {2} and len(said) == 2, f"a port that is taken, {answer[:4]}", f"{codes} {said}")
+            h.check(all(f"MASTER_PORT {other.port}" in s and "is in use" in s for s in said), "each says so", said)
+
+    return end
+
+
+def translated(t):
+    """Rank 0 is not at MASTER_ADDR as it sees it, but the others reach it."""
+    job = t.job("--steps", "1", env={None: {"LOCAL_RANK": None, "LOCAL_WORLD_SIZE": None}, 0: {"MASTER_ADDR": "203.0.113.9"}})
+    h.check(set(job.end(PATIENCE_S).values()) == {0}, "an address that is translated", job.err)
+    h.check("note: MASTER_ADDR=203.0.113.9 is no address of this machine" in job.err[0], "rank 0 notes it", job.err[0])
+
+
+def patience(t):
+    """None waits longer than its own --timeout and 5 s, however patient the others are. Returns what ends the test."""
+    mixed = t.job(ranks=[0, 1, 2], own={0: ["--timeout", "600"], 1: ["--timeout", "8"], 2: ["--timeout", "600"]})
+    other = Other(None)
+    silent = t.job("--timeout", "3", port=other.port, ranks=[1])
+
+    def end():
+        one_error(mixed, mixed.end(PATIENCE_S), 1, "rank 3 of 4 has not come to rank 0 .* for 8 s, but 0 to 2 have", "the least patient of all")
+        one_error(silent, silent.end(PATIENCE_S), 1, "rank 0 has not answered .* for 3 s: what is there does not answer", "a silent port")
+        other.socket.close()
+
+    return end
+
+
+def preloaded(name, text):
+    """Variables that put functions of C before the system's."""
+    source, library = h.TMP / f"{name}.c", h.TMP / f"{name}.so"
+    source.write_text("#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <errno.h>\n#include <sys/socket.h>\n" + text)
+    h.must(h.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"]))
+    return {"LD_PRELOAD": str(library)}
+
+
+def without_ipv6(t):
+    """Beside a rank 0 on the loopback the others listen for other machines all the same, by IPv4."""
+    env = preloaded("no_ipv6", "int socket(int family, int type, int protocol)\n{\n"
+                    "    int (*real)(int, int, int) = (int (*)(int, int, int))dlsym(RTLD_NEXT, \"socket\");\n"
+                    "    errno = EAFNOSUPPORT;\n    return family == AF_INET6 ? -1 : real(family, type, protocol);\n}\n")
+    job = t.job("--timeout", "60", ranks=[0, 1], address="2130706433",  # 127.0.0.1, but no rank is told so
+                env={None: {"LOCAL_RANK": None, "LOCAL_WORLD_SIZE": None, **env}})
+    places = set()
+    while job.processes[1].poll() is None and not places:
+        places = {p for p, inode in listening() if inode in sockets(job.processes[1].pid)}
+        time.sleep(0.02)
+    for p in job.processes.values():
+        p.kill()
+    job.end()
+    h.check(places == {"00000000"}, "rank 1 listens at all addresses", places)
+
+
+def told_by_file(t):
+    """Why rank 0 cannot listen stands in the file for some seconds, for those that look there. Returns what ends the test."""
+    env = preloaded("no_listen", "int listen(int fd, int n)\n{\n    errno = ENOBUFS;\n    return -1 + 0 * (fd + n);\n}\n")
+    file = h.TMP / "failing"
+    job = t.job(file=file, env={0: env})
+
+    def end():
+        one_error(job, job.end(PATIENCE_S), 1, "rank 0 on .* cannot listen: No buffer space", "a rank 0 that cannot listen")
+        h.check(not file.exists(), "the file is removed")
+
+    return end
+
+
+def listening():
+    """(address, inode) of all sockets of IPv4 that listen."""
+    rows = [line.split() for line in open("/proc/net/tcp").readlines()[1:]]
+    return [(row[1].split(":")[0], row[9]) for row in rows if row[3] == "0A"]
+
+
+def sockets(pid):
+    inodes = set()
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            inodes.update(re.findall(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{fd}")))
+    except OSError:
+        pass
+    return inodes
+
+
 def strangers(t):
     """Whoever is no rank is sent away; two processes of one rank, or a second job on the port, are told so."""
     port, ended = free_port(), threading.Event()
@@ -219,17 +347,26 @@ def names(t):
 
 
 def main():
-    t = absent = None
+    t = None
     for fix, sample in PLANS:
         if sample or h.FULL:
             t = same_as_threads(fix)
-    absent = t.job("--timeout", "15", ranks=[0, 1, 3])  # while the rest goes on
-    for part in h.only(["checkpoints", "stop", "rank_0_missing", "unlike", "wrong_variables", "strangers", "stale_file", "names"]):
+    absent = t.job("--timeout", "20", ranks=[0, 1, 3])  # while the rest goes on
+    lone = t.job("--timeout", "20", ranks=[1])
+    ends = [part(t) for part in (port_taken, patience, told_by_file)]
+    for part in h.only(["checkpoints", "stop", "rank_0_missing", "unlike", "wrong_variables", "seen_by_all", "translated",
+                        "without_ipv6", "strangers", "stale_file", "names"]):
         h.guarded(part, globals()[part], t)
     for rank, number in ((2, signal.SIGTERM), (0, signal.SIGINT)):
         h.guarded(f"kill {rank}", killed, t, rank)
         h.guarded(f"stop {rank}", stopped, t, rank, number)
+    for end in ends:
+        end()
     one_error(absent, absent.end(PATIENCE_S), 1, "rank 2 of 4 has not come .* but 0 to 1, 3 have", "a missing rank")
+    h.check("s for rank 2 of 4\n" in absent.err[0] and "note: rank 0 on" in absent.err[0], "rank 0 notes for whom it waits", absent.err[0])
+    one_error(lone, lone.end(PATIENCE_S), 1, "rank 0 has not answered at MASTER_ADDR=127.0.0.1", "no rank 0")
+    h.check(re.search(r"note: rank 1 on \S+ has waited \d+ s for rank 0 at MASTER_ADDR=127.0.0.1 \(127.0.0.1 port \d+\): Connection refused",
+                      lone.err[1]), "a rank notes that it waits", lone.err[1])
 
 
 main()
