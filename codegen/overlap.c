@@ -43,11 +43,37 @@ static void run_collective(struct lanes *l, int64_t ps)
     l->messages = l->kernels;
 }
 
+/* Hosts begin what MPI does in one call: a sum of any size, blocks of others that are not too large; gathers of parts that are equal
+ * and lie side by side (runtime/core/transport_mpi.c). */
+static bool begins_early(const struct lanes *l, const struct mpp_instr *in)
+{
+    const int64_t call_elements = (int64_t)1 << 28;
+    const struct mpp_reshard_step *s = in->step;
+    int64_t outer = 1, inner = 1, parts = 1;
+    if (!mpp_cost_goes_beside(l->cluster, l->env.groups[s->mask].nodes))
+        return false;
+    bool gathers = s->kind == MPP_STEP_ALL_GATHER;
+    if (l->cluster->kind != MPP_LINK_SHARED || (!gathers && s->kind != MPP_STEP_REDUCE_SCATTER))
+        return true;
+    const struct mpp_buffer *whole = &l->prog->buffers[gathers ? in->out[0].buffer : in->in[0].buffer];
+    int64_t extent = whole->padded[s->dim], block = extent;
+    for (int d = 0; d < whole->n_dims; d++) {
+        outer *= d < s->dim ? whole->padded[d] : 1;
+        inner *= d > s->dim ? whole->padded[d] : 1;
+    }
+    for (int a = 0; a < l->stage->mesh.n_axes; a++)
+        if (s->mask >> a & 1) {
+            parts *= l->stage->mesh.size[a];
+            block = (block + l->stage->mesh.size[a] - 1) / l->stage->mesh.size[a];
+        }
+    return gathers ? outer == 1 && block * parts == extent && extent * inner <= call_elements : block * inner <= call_elements;
+}
+
 static void begin(struct lanes *l, const struct mpp_instr *in)
 {
     int kind = in->prefetch ? GATHER : SUM;
     int64_t ps = in->step->cost_ps;
-    if (mpp_cost_goes_beside(l->cluster, l->env.groups[in->step->mask].nodes)) {
+    if (begins_early(l, in)) {
         l->messages = (l->kernels > l->messages ? l->kernels : l->messages) + ps;
         l->begun[kind] += ps;
         l->newest = kind;

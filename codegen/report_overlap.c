@@ -10,12 +10,13 @@ static const char *part(const struct report *r, double hidden_s, double all_s)
 void mpp_report_overlap(const struct report *r)
 {
     const struct mpp_overlap *o = &r->stage->overlap;
+    const char *over = r->cluster->kind == MPP_LINK_SHARED ? " (over MPI)" : "";
     struct mpp_text s = {.arena = r->arena};
     if (o->sums_s > 0)
-        mpp_text_add(&s, "hidden behind the backward pass: about %s of gradient sums", part(r, o->hidden_sums_s, o->sums_s));
+        mpp_text_add(&s, "hidden behind the backward pass%s: about %s of gradient sums", over, part(r, o->hidden_sums_s, o->sums_s));
     if (o->gathers_s > 0)
-        mpp_text_add(&s, "%s about %s of weight gathers", s.n ? "; behind kernels" : "hidden behind kernels:",
-                     part(r, o->hidden_gathers_s, o->gathers_s));
+        mpp_text_add(&s, "%s%s%s about %s of weight gathers", s.n ? "; behind kernels" : "hidden behind kernels", s.n ? "" : over,
+                     s.n ? "" : ":", part(r, o->hidden_gathers_s, o->gathers_s));
     if (s.n == 0)
         return;
     const char *then = mpp_report_counts_overlap(r) ? "times here count all of them" :

@@ -393,6 +393,8 @@ static void write_place(const struct writer *w, int number, const char *end)
     mpp_json_put(w->arena, o, "backward_ps", json_integer(s->time.backward_ps));
     mpp_json_put(w->arena, o, "once_ps", json_integer(s->time.once_ps));
     mpp_json_put(w->arena, o, "memory", json_incref(memory_json(w->arena, &s->memory)));
+    if (s->memory.beside.on_gpu)
+        mpp_json_put(w->arena, o, "beside", json_incref(mpp_json_beside(w->arena, &s->memory.beside)));
     mpp_json_put(w->arena, o, "predicted", json_incref(prediction_json(w->arena, &s->predicted)));
     if (w->plan->n_stages > 1)
         mpp_json_put(w->arena, o, "solver", json_incref(solver_json(w->arena, &s->solver)));

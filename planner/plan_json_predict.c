@@ -79,6 +79,8 @@ static json_t *stage(struct mpp_arena *arena, const struct mpp_stage *s)
                                                 s->overlap.hidden_sums_s, "weight_gathers_s", s->overlap.gathers_s,
                                                 "weight_gathers_hidden_s", s->overlap.hidden_gathers_s));
     mpp_json_put(arena, o, "memory", json_incref(memory(arena, &s->memory)));
+    if (s->memory.beside.on_gpu)
+        mpp_json_put(arena, o, "beside", json_incref(mpp_json_beside(arena, &s->memory.beside)));
     return o;
 }
 
@@ -137,7 +139,10 @@ static json_t *build(struct mpp_arena *arena, const struct mpp_graph *g, const s
     put_int(arena, o, "parameters", mpp_graph_param_count(g));
     put_summary(arena, o, plan);
     put_time(arena, o, g, cluster, plan);
-    mpp_json_put(arena, o, "memory", json_incref(memory(arena, &plan->stages[mpp_plan_fullest(plan)].memory)));
+    const struct mpp_memory *fullest = &plan->stages[mpp_plan_fullest(plan)].memory;
+    mpp_json_put(arena, o, "memory", json_incref(memory(arena, fullest)));
+    if (fullest->beside.on_gpu)
+        mpp_json_put(arena, o, "beside", json_incref(mpp_json_beside(arena, &fullest->beside)));
     put_int(arena, o, "usable_bytes", mpp_device_usable_bytes(&cluster->device));
     for (int i = 0; i < plan->n_stages; i++)
         mpp_json_append(arena, stages, json_incref(stage(arena, &plan->stages[i])));

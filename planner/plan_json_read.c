@@ -361,7 +361,7 @@ static void read_place(struct reader *r, const json_t *object, const json_t *pla
                        const char **at)
 {
     static const char *const keys[] = {"stage", "first_device", "first_layer", "last_layer", "layers", "in_flight", "forward_ps",
-                                       "backward_ps", "once_ps", "memory", "predicted", "solver"};
+                                       "backward_ps", "once_ps", "memory", "beside", "predicted", "solver"};
     static const char *const words[] = {"none", "selective", "full"};
     int last = p->layering ? p->layering->n_layers - 1 : 0, recompute = 0;
     r->key = NULL;

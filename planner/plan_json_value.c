@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/plan.h"
 #include "planner/plan_json.h"
 
 static void release(void *json)
@@ -53,6 +54,14 @@ static int add_text(const char *part, size_t size, void *to)
     memcpy(t->data + t->size, part, size);
     t->data[t->size += size] = '\0';
     return 0;
+}
+
+json_t *mpp_json_beside(struct mpp_arena *arena, const struct mpp_beside *b)
+{
+    return mpp_json_own(arena, json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "workspace", (json_int_t)b->workspace, "kernels",
+                                         (json_int_t)b->kernels, "packing", (json_int_t)b->packing, "messages", (json_int_t)b->messages,
+                                         "own_bytes", (json_int_t)b->own_bytes, "nccl", (json_int_t)b->nccl, "context",
+                                         (json_int_t)b->context, "bytes", (json_int_t)b->bytes));
 }
 
 /* (json_dumps of jansson 2.14 may lose a part when memory is out and return the rest.) */

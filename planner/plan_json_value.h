@@ -12,6 +12,8 @@
 
 #include "ir/arena.h"
 
+struct mpp_beside;
+
 /* JSON itself, which lives until ARENA is freed besides whatever it is put into; NULL is memory that is out. */
 json_t *mpp_json_own(struct mpp_arena *arena, json_t *json);
 
@@ -20,6 +22,9 @@ void mpp_json_put(struct mpp_arena *arena, json_t *object, const char *key, json
 
 /* VALUE, which is taken over, at the end of ARRAY. */
 void mpp_json_append(struct mpp_arena *arena, json_t *array, json_t *value);
+
+/* What a GPU holds beside its arena, bytes by kind; it lives as JSON of mpp_json_own does. */
+json_t *mpp_json_beside(struct mpp_arena *arena, const struct mpp_beside *b);
 
 /* JSON as text by jansson's FLAGS; it lives until ARENA is freed. */
 const char *mpp_json_text(struct mpp_arena *arena, const json_t *json, size_t flags);

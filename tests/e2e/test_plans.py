@@ -494,6 +494,30 @@ def test_predict():
     h.check(j["dp"] * j["tp"] == 4 and j["pp"] == 1, "--predict: the plan in short", j)
     again = predicted("--gpus", "4")
     h.check(again == j, "--predict: the same again")
+    h.check("beside" not in j and "beside" not in plan.stage["places"][0], "hosts have nothing beside the arena", j)
+
+
+def test_beside():
+    """What GPUs hold beside the arena is in plan.json, --predict --json and the report, the same; plans without it are read."""
+    gpus = dict(gpus=4, cluster="dgx-a100", fix="pp=2,dp=2,micro_batches=4")
+    plan = h.plan(GPT, preset="tiny", D=dict(layers=4), **gpus)
+    places = [x for s in plan.json["stages"] for x in s["places"]]
+    j = predicted("--gpus", "4", "--cluster", "dgx-a100", "--fix", gpus["fix"])
+    h.check([s["beside"] for s in j["stages"]] == [x["beside"] for x in sorted(places, key=lambda x: x["stage"])], "--predict: as in plan.json", j)
+    for b in [x["beside"] for x in places]:
+        h.check(b["own_bytes"] == b["workspace"] + b["kernels"] + b["packing"] + b["messages"], "parts make own_bytes", b)
+        h.check(b["bytes"] == b["own_bytes"] + b["nccl"] + b["context"] and b["nccl"] > 0 < b["context"], "parts make bytes", b)
+    fullest = max(places, key=lambda x: x["memory"]["arena_bytes"])
+    h.check(j["beside"] in [x["beside"] for x in places if x["memory"]["arena_bytes"] == fullest["memory"]["arena_bytes"]], "of the fullest", j)
+    said = re.search(r"beside the arena at most ([\d.]+) (\w+):", plan.report)
+    unit = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    h.check(said and abs(float(said[1]) * unit[said[2]] / j["beside"]["bytes"] - 1) < 0.01, "the report says it", said and said[0])
+    older = h.TMP / "older.json"
+    text = re.sub(r'"beside": \{[^}]*\}, ', "", (plan.dir / "plan.json").read_text())
+    older.write_text(text)
+    p = h.mpplan(*h.arguments(GPT, preset="tiny", D=dict(layers=4), gpus=4, cluster="dgx-a100"), "--from-plan", older, "-o", h.TMP / "from-older")
+    h.check("beside" not in text and p.returncode == 0, "a plan without it is read", p.stderr)
+    h.check(h.tree(h.TMP / "from-older") == h.tree(plan.dir), "and gives the same directory")
 
 
 def test_hidden():
@@ -517,6 +541,15 @@ def test_hidden():
             h.check(0 < hidden <= of <= 1.01 * time[field], f"{fix}: {kind}", (found, time))
     h.check(not ask(*gpus, "--fix", "dp=8,zero=0", "--kernels", "unfused")[0], "unfused kernels hide nothing")
     h.check(not ask("--gpus", "2", "--fix", "dp=2")[0], "within a host nothing is claimed")
+    hosts = h.TMP / "hosts.xml"
+    hosts.write_text('<cluster name="hosts" device="cpu-core" devices_per_node="2" nodes="2"><shared bytes_per_s="7e9" total_bytes_per_s="56e9"/>'
+                     '<network nics="1" bytes_per_s="1e9" latency_s="2e-5"/><protocol name="p" base_s="2e-5" step_s="6e-6"/></cluster>')
+    between = ["--cluster", str(hosts), "--gpus", "4", "--fix"]
+    first, _ = ask(*between, "dp=4,zero=3", layers=2)  # c_fc.weight is [hidden, ffn]
+    second, _ = ask(*between, "dp=4,zero=3,rest:h.*.mlp.c_fc.weight=ffn/data", layers=2)
+    if h.check("weight gathers" in first and "weight gathers" in second, "between hosts some is hidden", (first, second)):
+        (a, all_a), (b, all_b) = first["weight gathers"], second["weight gathers"]
+        h.check(0 < b < a <= all_a and b <= all_b < all_a, "parts that do not lie side by side are gathered at once", (first, second))
 
 
 def test_one_stage_beside_pipelines():
@@ -613,7 +646,7 @@ def test_told_splits():
 TESTS = {"tensor parallel": test_tensor_parallel, "data parallel": test_data_parallel, "memory forces": test_memory_forces,
          "uneven": test_uneven, "small models": test_small_models,
          "micro-batches": test_micro_batches, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
-         "stages": test_stages, "wide report": test_wide_report, "interleaved": test_interleaved, "predict": test_predict, "hidden": test_hidden, "one stage": test_one_stage_beside_pipelines, "min gpus": test_min_gpus, "told splits": test_told_splits, "stopped": test_stopped, "compilers": test_compilers, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
+         "stages": test_stages, "wide report": test_wide_report, "interleaved": test_interleaved, "predict": test_predict, "beside": test_beside, "hidden": test_hidden, "one stage": test_one_stage_beside_pipelines, "min gpus": test_min_gpus, "told splits": test_told_splits, "stopped": test_stopped, "compilers": test_compilers, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
