@@ -18,10 +18,12 @@
 #include "ir/pass.h"
 #include "planner/plan.h"
 #include "tests/machine.h"
+#include "tests/runtime_parts.h"
 
 enum { MAX_STAGES = 8, MAX_PARTS = 16, N_RANDOM = 120, STEPS = 2 };
 
 static int passed, failed;
+static int64_t packed_bytes; /* of all plans */
 
 __attribute__((format(printf, 2, 3))) static bool check(bool ok, const char *fmt, ...)
 {
@@ -391,6 +393,39 @@ static void check_arenas(const struct job *j)
     }
 }
 
+/* What stages pack for each other on GPUs, and how many pairs of ranks speak: as the runtime works it out from the same transfers. */
+static void check_beside(const struct job *j)
+{
+    for (int i = 0; i < j->plan.n_stages; i++) {
+        int64_t most_bytes = 0;
+        int most_pairs = 0;
+        for (int k = 0; k < j->plan.stages[i].n_devices; k++) {
+            int64_t bytes = 0;
+            int pairs = 0;
+            for (int t = 0; t < j->transfers->n; t++) {
+                const struct mpp_transfer_line *l = &j->transfers->line[t];
+                if (l->from != i && l->to != i)
+                    continue;
+                const struct mpp_mesh *from = &j->plan.stages[l->from].mesh, *to = &j->plan.stages[l->to].mesh;
+                const struct parts_mesh mesh[] = {{from->n_axes, from->size}, {to->n_axes, to->size}};
+                const struct parts_line line = {l->n_dims, l->depth, (int)mpp_dtype_bytes(l->dtype), l->dims, l->from_split, l->to_split};
+                int n;
+                int64_t packed;
+                if (!check(parts_of_device(mesh, &line, l->from == i, k, &n, &packed), "%s: parts of %s", j->what, l->name))
+                    return;
+                pairs += n;
+                bytes += packed;
+            }
+            most_pairs = pairs > most_pairs ? pairs : most_pairs;
+            most_bytes = bytes > most_bytes ? bytes : most_bytes;
+        }
+        const struct mpp_beside *b = &j->progs[i]->memory.beside;
+        packed_bytes += most_bytes;
+        check(b->pairs == most_pairs && b->messages == most_bytes, "%s: stage %d is planned to pack %lld bytes for %d pairs, and packs %lld for %d",
+              j->what, i, (long long)b->messages, b->pairs, (long long)most_bytes, most_pairs);
+    }
+}
+
 static const char *describe(struct job *j, const struct shape *shape)
 {
     const char *text = mpp_arena_printf(j->arena, "%s, %s of %d, %lld micro-batches, recompute %s, stages of", j->what,
@@ -422,6 +457,7 @@ static void run_pipeline(const char *file, const char *defines, const char *prec
         if (make_plan(&j, &shape, state) && lower_all(&j)) {
             check_lines(&j);
             check_arenas(&j);
+            check_beside(&j);
             run_both(&j, state);
         }
     }
@@ -706,6 +742,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < n; i++)
         run_random(&state);
     run_bare(&state);
+    check(n < N_RANDOM || packed_bytes > 0, "no plan of all packs anything");
     test_refused("tests/data/models/tied.xml", 2, "two chunks of a stage have the parameter a.weight");
     test_refused("tests/data/models/skips.xml", 4, "a chunk of a stage reads ");
     test_verifier();

@@ -115,6 +115,26 @@ int64_t mpp_part_row(const struct mpp_part *part, int64_t bytes, int64_t row, bo
     return place * bytes;
 }
 
+int64_t mpp_part_elements(const struct mpp_part *part)
+{
+    int64_t n = 1;
+    for (int d = 0; d < part->n_dims; d++)
+        n *= part->n[d];
+    return n;
+}
+
+/* Then all dimensions after the first one longer than 1 are whole. */
+bool mpp_part_is_run(const struct mpp_part *part, bool of_sender)
+{
+    int d = 0;
+    while (d < part->n_dims && part->n[d] == 1)
+        d++;
+    for (d++; d < part->n_dims; d++)
+        if (part->n[d] != (of_sender ? part->from_dims[d] : part->to_dims[d]))
+            return false;
+    return true;
+}
+
 void mpp_part_copy(const struct mpp_part *part, int64_t bytes, const void *from, void *to)
 {
     int64_t at[MPP_MAX_DIMS] = {0}, run;

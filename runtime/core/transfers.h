@@ -33,6 +33,10 @@ int mpp_transfer_parts(const struct mpp_program *program, const struct mpp_trans
 int64_t mpp_part_rows(const struct mpp_part *part, int64_t bytes, int64_t *run_bytes_out);
 int64_t mpp_part_row(const struct mpp_part *part, int64_t bytes, int64_t row, bool of_sender);
 
+/* Of the box; and whether it lies in one run of the sender's or the receiver's local array. */
+int64_t mpp_part_elements(const struct mpp_part *part);
+bool mpp_part_is_run(const struct mpp_part *part, bool of_sender);
+
 /* FROM and TO are whole local arrays of elements of BYTES. */
 void mpp_part_copy(const struct mpp_part *part, int64_t bytes, const void *from, void *to);
 

@@ -47,14 +47,6 @@ static int64_t bytes_of(const struct mpp_rank *r, const struct channel *c)
     return mpp_type_bytes(r->program->transfers[c->transfer].type);
 }
 
-static int64_t elements_of(const struct mpp_part *p)
-{
-    int64_t n = 1;
-    for (int d = 0; d < p->n_dims; d++)
-        n *= p->n[d];
-    return n;
-}
-
 /* Offset of the box's first element in a side's array. */
 static int64_t first_of(const struct mpp_part *p, bool from)
 {
@@ -62,18 +54,6 @@ static int64_t first_of(const struct mpp_part *p, bool from)
     for (int d = 0; d < p->n_dims; d++)
         at = at * (from ? p->from_dims[d] : p->to_dims[d]) + (from ? p->from_at[d] : p->to_at[d]);
     return at;
-}
-
-/* Does the box lie in one run of a side's array? Then all dimensions after the first one longer than 1 are whole. */
-static bool is_run(const struct mpp_part *p, bool from)
-{
-    int d = 0;
-    while (d < p->n_dims && p->n[d] == 1)
-        d++;
-    for (d++; d < p->n_dims; d++)
-        if (p->n[d] != (from ? p->from_dims[d] : p->to_dims[d]))
-            return false;
-    return true;
 }
 
 /* Between a side's array and its packed box. */
@@ -109,8 +89,8 @@ static void add_channels(struct mpp_rank *r, int t, bool sends)
     if (more != NULL)
         all->channels = more;
     for (int i = 0; i < n && more != NULL; i++)
-        more[all->n++] = (struct channel){.transfer = t, .sends = sends, .part = parts[i], .elements = elements_of(&parts[i]),
-                                          .packed = !is_run(&parts[i], sends)};
+        more[all->n++] = (struct channel){.transfer = t, .sends = sends, .part = parts[i], .elements = mpp_part_elements(&parts[i]),
+                                          .packed = !mpp_part_is_run(&parts[i], sends)};
     free(parts);
     if (more == NULL)
         mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d: out of memory", r->rank);
