@@ -73,8 +73,8 @@ struct twolevel {
     bool stopped;
 };
 
-#define PS_PER_DAY ((int64_t)86400 * 1000000000000)
-enum { MOST_DAYS = 5 };           /* of a step: sums of times in picoseconds do not overflow much later */
+#define PS_PER_DAY ((int64_t)86400 * 1000000000000) /* steps from here on are not planned: choices that take 13 times as long pass for
+                                                     * impossible (MPP_SOLVER_INF), and what is found is no longer the best */
 
 /* ---- what is searched ---- */
 
@@ -765,6 +765,16 @@ static enum mpp_status take(struct twolevel *w, int attempts, struct mpp_plan **
     return MPP_OK;
 }
 
+static bool is_too_long(const struct twolevel *w, int64_t step_ps)
+{
+    int64_t days = step_ps / PS_PER_DAY;
+    if (days > 0)
+        mpp_diag_error(w->diag, (struct mpp_loc){0}, "a step takes more than %" PRId64 " day%s on %d x %s, which is not planned; give more "
+                       "--gpus, a smaller --batch or a faster --cluster", days, days == 1 ? "" : "s", w->cluster->n_devices,
+                       w->cluster->device.name);
+    return days > 0;
+}
+
 /* The best of what was found, and how good it is. */
 static enum mpp_status finish(struct twolevel *w, struct mpp_plan **out)
 {
@@ -780,7 +790,7 @@ static enum mpp_status finish(struct twolevel *w, struct mpp_plan **out)
     p->gap = p->objective_ps > 0 ? (double)(p->objective_ps - p->bound_ps) / (double)p->objective_ps : 0;
     if (w->stopped)
         p->stopped = mpp_plan_stopped_by(w->options);
-    return MPP_OK;
+    return !w->options->quiet && is_too_long(w, p->objective_ps) ? MPP_INVALID : MPP_OK;
 }
 
 static void note_least(const struct mpp_plan_options *options, int64_t bytes)
@@ -811,6 +821,8 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
         mpp_refuse_rounds(diag, graph, w->merged.layering, cluster->n_devices, &options->pins, w->counts);
         return MPP_INVALID;
     }
+    if (!options->quiet && is_too_long(w, whole_work(w, w->whole, 1) / cluster->n_devices))
+        return MPP_INVALID;
     w->exact = small(w);
     w->inner = *options;
     w->reserve = w->whole->n_groups > LARGE_GROUPS && options->room && !options->whole_room;
@@ -853,12 +865,6 @@ enum mpp_status mpp_plan_pipeline(struct mpp_arena *arena, struct mpp_diag *diag
         return MPP_INFEASIBLE;
     }
     struct mpp_search_result failed = as_failed(w, nearest(w));
-    int64_t days = whole_work(w, w->whole, 1) / cluster->n_devices / PS_PER_DAY;
-    if (failed.least_bytes == 0 && days >= MOST_DAYS) {
-        mpp_diag_error(diag, (struct mpp_loc){0}, "a step takes more than %" PRId64 " days on %d x %s, which is not planned; give more --gpus, "
-                       "a smaller --batch or a faster --cluster", days, cluster->n_devices, cluster->device.name);
-        return MPP_INVALID;
-    }
     if (failed.least_bytes == 0) {
         mpp_diag_error(diag, (struct mpp_loc){0}, "no plan does what --fix asks: no mesh of the pinned sizes runs all ops");
         return MPP_INVALID;
