@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "codegen/report_internal.h"
+#include "planner/stage.h"
 
 enum { MAX_OTHERS = 8 };
 
@@ -222,6 +223,34 @@ static void print_uses(const struct report *r, const int *first, int n)
     }
 }
 
+/* Seconds of a step that messages from the last stage to the first one's next parts would take, or (BACK) the gradients from there:
+ * planner/price.c knows of neighbours alone. */
+static double around_s(const struct report *r, bool back)
+{
+    const struct mpp_stage *ends[] = {&r->plan->stages[0], &r->plan->stages[r->plan->n_stages - 1]};
+    const struct mpp_stage *to = ends[back];
+    const struct mpp_graph *g = to->graph;
+    int first = ends[0]->first_device, last = ends[1]->first_device + ends[1]->n_devices - 1;
+    int node = r->cluster->devices_per_node, sharers = to->n_devices < node ? to->n_devices : node;
+    struct mpp_reshard_env env;
+    double s = 0;
+    mpp_reshard_env_init(r->cluster, &to->mesh, to->first_device, &env);
+    for (int i = 0; i < g->n_groups; i++)
+        if (mpp_price_is_receive(g, &g->groups[i]) && (g->groups[i].phase == MPP_PHASE_BACKWARD) == back)
+            s += mpp_cost_send_s(r->cluster, back ? first : last, back ? last : first, sharers,
+                                 (double)mpp_price_receive_bytes(g, &env, &g->groups[i]));
+    return (double)r->plan->micro_batches * s;
+}
+
+static void print_around(const struct report *r)
+{
+    double forward_s = around_s(r, false), back_s = around_s(r, true);
+    if (r->plan->pipeline.chunks > 1 && forward_s + back_s > 0)
+        mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "in no time of this report: what stage %d sends to the next parts of stage 0, about %s a step, and "
+                                         "the gradients of it, about %s", r->plan->n_stages - 1, mpp_report_seconds(r->arena, forward_s),
+                                         mpp_report_seconds(r->arena, back_s)), true);
+}
+
 void mpp_report_stages(const struct report *r)
 {
     const struct mpp_plan *p = r->plan;
@@ -244,6 +273,7 @@ void mpp_report_stages(const struct report *r)
     for (int i = 0; i < n; i++)
         print_row(r, row[i], width);
     print_uses(r, first, n);
+    print_around(r);
 }
 
 void mpp_report_others(const struct report *r)

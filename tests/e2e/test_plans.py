@@ -484,6 +484,19 @@ def test_stages():
         h.check(abs(sum(j["predicted"].values()) - j["step_s"]) < 1e-9 * j["step_s"], f"{fix}: the parts make the step", j["predicted"])
 
 
+def test_around():
+    """What goes from the last stage to the first one's next part has no price, which the report says: it is that of its neighbours'."""
+    for interleave in (2, 1):
+        p = h.plan(GPT, preset="tiny", D=dict(layers=4), gpus=4, cluster="dgx-a100", fix=f"pp=2,dp=2,interleave={interleave},micro_batches=4")
+        said = re.search(r"in no time of this report: what stage 1 sends to the next parts of stage 0, about ([\d.]+) us a step, and the gradients "
+                         r"of it, about ([\d.]+) us", " ".join(p.report.split()))
+        h.check((said is not None) == (interleave > 1), f"interleave {interleave}: messages around are told", p.report)
+        if said:
+            received = [c for s in p.json["stages"] for c in s["collectives"] if c["kind"] == "receive" and c["of"] and c["phase"] == "forward"]
+            cost = {c["cost_ps"] for c in received if c["cost_ps"] > 0}
+            h.check(len(cost) == 1 and abs(float(said[1]) / (4 * cost.pop() * 1e-6) - 1) < 0.01, "as the messages between neighbours", (said[0], received))
+
+
 def test_predict():
     plan = h.plan(GPT, preset="tiny", D=dict(layers=4), gpus=4)
     j = predicted("--gpus", "4")
@@ -646,7 +659,7 @@ def test_told_splits():
 TESTS = {"tensor parallel": test_tensor_parallel, "data parallel": test_data_parallel, "memory forces": test_memory_forces,
          "uneven": test_uneven, "small models": test_small_models,
          "micro-batches": test_micro_batches, "determinism": test_determinism, "short code": test_short_code, "warnings": test_warnings,
-         "stages": test_stages, "wide report": test_wide_report, "interleaved": test_interleaved, "predict": test_predict, "beside": test_beside, "hidden": test_hidden, "one stage": test_one_stage_beside_pipelines, "min gpus": test_min_gpus, "told splits": test_told_splits, "stopped": test_stopped, "compilers": test_compilers, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
+         "stages": test_stages, "wide report": test_wide_report, "interleaved": test_interleaved, "around": test_around, "predict": test_predict, "beside": test_beside, "hidden": test_hidden, "one stage": test_one_stage_beside_pipelines, "min gpus": test_min_gpus, "told splits": test_told_splits, "stopped": test_stopped, "compilers": test_compilers, "dump": test_dump, "export": test_export, "cbc full": test_cbc_full, "cbc reduced": test_cbc_reduced, "speed": test_speed, "resident": test_resident}
 
 if __name__ == "__main__":
     for name in h.only(TESTS):
