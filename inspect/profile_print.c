@@ -91,7 +91,7 @@ void mpp_profile_print(const struct mpp_profile *p, FILE *out)
     for (int i = 0; i < plan->n_stages; i++)
         if (plan->n_stages <= MOST_STAGES || i == 0 || i == plan->n_stages - 1 || i == mpp_report_slowest(plan))
             print_stage(p, arena, i, out);
-    print_line(out, arena, "a step, with all waits", p->planned_step_s, p->step_s);
+    print_line(out, arena, "the step of the slowest rank, with all waits", p->planned_step_s, p->step_s);
     fprintf(out, p->n_misses ? "\n  the largest misses\n" : "\n  nothing is off by more than 2 %% of the step\n");
     for (int i = 0; i < p->n_misses; i++)
         fprintf(out, "    %s\n", mpp_profile_miss(arena, p, p->miss[i]));

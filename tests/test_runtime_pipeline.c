@@ -815,7 +815,7 @@ static void test_expected(void)
     built.stage[0].n_forecasts = built.stage[1].n_forecasts = 2;
     built.stage[0].forecasts = right;
     built.stage[1].forecasts = wrong;
-    expect(RUN(p, "--data", "synthetic", "--profile", in_folder("expected", 0)) == 0 && said("out", "    step, with all waits   "),
+    expect(RUN(p, "--data", "synthetic", "--profile", in_folder("expected", 0)) == 0 && said("out", "    step, mean of stage 0's ranks, with all waits  "),
            "what a plan expects");
     expect(said("out", "stage 0\n    forward, 12 micro-batches                          1500.000 ") &&
                said("out", "    of these 3 x all-reduce over data 2                 250.000 ") && said("out", "    of these 5 x receive (seen: 13)  "),

@@ -249,7 +249,7 @@ void mpp_trace_table_print(const struct mpp_trace_table *table)
         return;
     struct mpp_trace_sum step = {1, table->sum[0]->share[MPP_SHARE_STEP]};
     printf("what the plan expects, and what was measured without waits          plan   measured    ratio\n");
-    print_row("step, with all waits", &step, mpp_mesh_stage_ranks(p->stages[0]), p->step_s);
+    print_row("step, mean of stage 0's ranks, with all waits", &step, mpp_mesh_stage_ranks(p->stages[0]), p->step_s);
     for (int s = 0; s < p->n_stages; s++)
         print_stage(table, s);
 }
