@@ -441,3 +441,16 @@ m("mask-position", "runtime/core/data.c",
 m("pack-unaligned", "runtime/cuda/launch.cuh",
   "return all == 0;", "return all < 64;",
   "kernels walk arrays in packs that do not begin at a multiple of a pack", "cuda_conformance")
+m("mma-barrier", "runtime/cuda/kernels_attention_mma.cu",
+  "        __syncthreads();\n        begin_tile<DIM, STEP>(k_rows, k0 + STEP, k_tile);", "        begin_tile<DIM, STEP>(k_rows, k0 + STEP, k_tile);",
+  "on tensor cores the next keys come while some warps still multiply the last", "cuda_attention_mma_forward")
+m("mma-copies", "runtime/cuda/kernels_attention_mma.cu",
+  "    mpp_copies_wait<OPEN>();\n", "",
+  "tiles are used before they have come", "cuda_attention_mma_forward")
+m("mma-fragment", "runtime/cuda/kernels_attention_mma.cu",
+  "(lane_of() % 8 + lane_of() / 16 * 8) * sizes<DIM>::PITCH + lane_of() / 8 % 2 * PACK",
+  "(lane_of() % 8 + lane_of() / 8 % 2 * 8) * sizes<DIM>::PITCH + lane_of() / 16 * PACK",
+  "the right operand of scores has its 8 x 8 matrices in the order of the left one's", "cuda_attention_mma_forward")
+m("mma-rescale", "runtime/cuda/kernels_attention_mma.cu",
+  "        state->total[half] *= rescale[half];\n", "",
+  "a softmax's sum of earlier tiles keeps their maximum", "cuda_attention_mma_forward")

@@ -181,6 +181,9 @@ def main():
     tally.run_beside(sorted((s for s in suites if s[0] in BESIDE), key=lambda s: BESIDE.index(s[0])))
     run_all(tally, [s for s in suites if s[0] not in BESIDE])
     if args.full:
+        tensor_cores = gcc / "tests" / "cuda" / "cuda_attention_mma"
+        if wanted("cuda_attention_mma") and tensor_cores.exists():
+            tally.run("cuda_attention_mma, all sizes", [tensor_cores], 4 * TIMEOUT_S["unit"], {"MPP_TEST_FULL": "1"})
         clang = {"CC": "clang"}
         if wanted("clang") and build(tally, gcc / "clang", ["-Dwerror=true"], clang):
             run_all(tally, unit_tests(tally, gcc / "clang", "clang "))

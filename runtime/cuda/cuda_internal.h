@@ -73,6 +73,13 @@ struct mpp_step_values {
     struct mpp_step_factors factors; /* of steps that skip nothing; where the loss is scaled, mpp_device.factors tells */
 };
 
+/* How attention of 16-bit tensors is computed (kernels_attention_mma.cu). */
+enum mpp_attention_path {
+    MPP_ATTENTION_SIMT,
+    MPP_ATTENTION_MMA,    /* on tensor cores, up to a head size: MPP_ATTENTION=mma asked for it */
+    MPP_ATTENTION_NO_MMA, /* it did, of a GPU, or code, older than sm_80 */
+};
+
 struct mpp_device {
     int ordinal;                          /* of the GPU */
     char name[256];
@@ -89,6 +96,7 @@ struct mpp_device {
     cublasLtHandle_t blas;
     void *blas_workspace;
     struct mpp_products *products;
+    enum mpp_attention_path attention;
     ncclComm_t group[2 * MPP_WORLD];      /* by mask; NULL: not made yet, or of one rank */
     struct mpp_channels *channels;
     void *scratch[MPP_N_SCRATCH];
@@ -201,6 +209,9 @@ void mpp_graphs_resume(struct mpp_rank *r);
 /* gemm.c; NULL: out of memory; freed by free(). */
 struct mpp_products *mpp_products_new(void);
 bool mpp_products_tf32(const struct mpp_products *p);
+
+/* kernels_attention_mma.cu: what the environment asks for and the thread's GPU can. */
+enum mpp_attention_path mpp_attention_path_here(void);
 
 /* GPU ORDINAL with all but an arena and communicators: r->device. What was made is mpp_device_detach's, after a failure too. */
 int mpp_device_attach(struct mpp_rank *r, int ordinal, struct mpp_error *error);

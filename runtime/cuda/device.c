@@ -165,6 +165,7 @@ int mpp_device_attach(struct mpp_rank *r, int ordinal, struct mpp_error *error)
         code = cudaSetDevice(ordinal);
     if (code != cudaSuccess)
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d, GPU %d: %s", r->rank, ordinal, cudaGetErrorString(code));
+    d->attention = mpp_attention_path_here();
     return make_handles(r, error);
 }
 
@@ -311,7 +312,13 @@ void mpp_device_synchronize(struct mpp_rank *r)
 
 const char *mpp_device_describe(const struct mpp_rank *r, char *text, size_t n)
 {
-    (void)snprintf(text, n, "%s each%s%s", r->device->name, mpp_products_tf32(r->device->products) ? ", products of f32 in TF32" : "",
+    static const char *const attention[] = {
+        [MPP_ATTENTION_MMA] = ", attention of bf16 and fp16 on tensor cores",
+        [MPP_ATTENTION_NO_MMA] = ", attention without tensor cores (MPP_ATTENTION=mma takes a GPU, and CUDA_ARCH, of sm_80 or later)",
+    };
+    const char *path = attention[r->device->attention];
+    (void)snprintf(text, n, "%s each%s%s%s", r->device->name,
+                   mpp_products_tf32(r->device->products) ? ", products of f32 in TF32" : "", path != NULL ? path : "",
                    r->device->graphs != NULL ? ", CUDA graphs" : "");
     return text;
 }

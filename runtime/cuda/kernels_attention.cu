@@ -7,8 +7,9 @@
  *     dp = dy v'         ds = p o (f o dp - dy.y)
  *     dv = (p o f)' dy   dq = scale ds k     dk = scale ds' q
  *
- * A query that sees no key gets y = 0 and lse = 0. What lies in padding becomes 0. Everything is computed in f32. */
-#include "cuda/rows.cuh"
+ * A query that sees no key gets y = 0 and lse = 0. What lies in padding becomes 0. Everything is computed in f32. Of 16-bit tensors
+ * kernels_attention_mma.cu computes the same on tensor cores, where that is asked for; either backward takes either forward's lse. */
+#include "cuda/attention.cuh"
 
 enum {
     TILE = 32,              /* queries or keys of a tile */
@@ -17,76 +18,6 @@ enum {
     COLUMNS = TILE / ROW_THREADS, /* of a row that each of them has */
     LANES = 64,             /* most head dimensions held at a time: longer heads go in pieces */
 };
-
-/* Everything a kernel needs beside the tensors. */
-struct task {
-    struct mpp_attention a;
-    uint64_t seed;
-    struct mpp_now now;
-    int64_t first_sample;
-    bool drops;
-};
-
-static struct task task_of(const struct mpp_rank *r, const struct mpp_attention *a)
-{
-    struct task t = {};
-    t.a = *a;
-    t.drops = r->training && a->dropout > 0.0f;
-    if (t.drops) {
-        t.seed = r->seed;
-        t.now = mpp_now_of(r);
-        t.first_sample = mpp_first_sample(r);
-    }
-    return t;
-}
-
-/* One head of one sample, from blockIdx.y. */
-struct head {
-    int64_t batch, head, first_q, first_k, first_lse, stride;
-    bool valid;
-};
-
-static __device__ struct head head_of(const struct mpp_attention &a)
-{
-    struct head h;
-    h.batch = blockIdx.y / a.heads.padded;
-    h.head = blockIdx.y % a.heads.padded;
-    h.stride = a.heads.padded * a.head_dim;
-    h.first_q = h.batch * a.seq_q.padded * h.stride + h.head * a.head_dim;
-    h.first_k = h.batch * a.seq_k.padded * h.stride + h.head * a.head_dim;
-    h.first_lse = (h.batch * a.heads.padded + h.head) * a.seq_q.padded;
-    h.valid = h.batch < a.batch.valid && h.head < a.heads.valid;
-    return h;
-}
-
-/* Keys before this one (of this rank) are visible to query I: all valid ones, or those up to itself. */
-static __host__ __device__ int64_t visible_end(const struct mpp_attention &a, int64_t i)
-{
-    if (!a.causal)
-        return a.seq_k.valid;
-    int64_t end = a.seq_q.offset + i + 1 - a.seq_k.offset;
-    return end < 0 ? 0 : end < a.seq_k.valid ? end : a.seq_k.valid;
-}
-
-/* The first query that sees key K. */
-static __device__ int64_t first_query(const struct mpp_attention &a, int64_t k)
-{
-    int64_t first = a.causal ? a.seq_k.offset + k - a.seq_q.offset : 0;
-    return first < 0 ? 0 : first;
-}
-
-/* Dropout's factor for query I and key J. */
-static __device__ float factor_of(const struct task &t, const struct head &h, int64_t i, int64_t j)
-{
-    if (!t.drops)
-        return 1.0f;
-    uint64_t element = (uint64_t)(t.first_sample + t.a.batch.offset + h.batch) * (uint64_t)t.a.heads.global +
-                       (uint64_t)(t.a.heads.offset + h.head);
-    element = element * (uint64_t)t.a.seq_q.global + (uint64_t)(t.a.seq_q.offset + i);
-    element = element * (uint64_t)t.a.seq_k.global + (uint64_t)(t.a.seq_k.offset + j);
-    return mpp_dropout_factor(mpp_uniform_at(t.seed, mpp_now_step(t.now), t.a.op, (uint32_t)element, (uint32_t)(element >> 32)),
-                              t.a.dropout);
-}
 
 /* ---- tiles ------------------------------------------------------------------------------------------------- */
 
@@ -126,7 +57,7 @@ static __device__ __forceinline__ int own_column(int c)
 
 /* The sums over all head dimensions of u v' for the rows of a tile: U_TILE and V_TILE are rooms for pieces. */
 template <int TYPE>
-static __device__ void scores(const struct mpp_attention &a, const struct head &h, const typename mpp_element<TYPE>::stored *u,
+static __device__ void scores(const struct mpp_attention &a, const struct mpp_head &h, const typename mpp_element<TYPE>::stored *u,
                               int64_t u0, int64_t u_end, const typename mpp_element<TYPE>::stored *v, int64_t v0, int64_t v_end,
                               float *u_tile, float *v_tile, float *sum)
 {
@@ -143,9 +74,9 @@ static __device__ void scores(const struct mpp_attention &a, const struct head &
 }
 
 /* Is key J, of those before END, seen by query I? */
-static __device__ bool sees(const struct mpp_attention &a, const struct head &h, const int32_t *mask, int64_t i, int64_t j)
+static __device__ bool sees(const struct mpp_attention &a, const struct mpp_head &h, const int32_t *mask, int64_t i, int64_t j)
 {
-    return i < a.seq_q.valid && j < visible_end(a, i) && (mask == NULL || mpp_read(mask, h.batch * a.seq_k.padded + j) != 0);
+    return i < a.seq_q.valid && j < mpp_visible_end(a, i) && (mask == NULL || mpp_read(mask, h.batch * a.seq_k.padded + j) != 0);
 }
 
 /* ---- forward ------------------------------------------------------------------------------------------------ */
@@ -155,19 +86,19 @@ static __device__ bool sees(const struct mpp_attention &a, const struct head &h,
 enum { FORWARD_FLOATS = 2 * TILE * ROW + TILE * SCORE_ROW + 3 * TILE };
 
 template <int TYPE>
-__global__ void attention_kernel(struct task t, const typename mpp_element<TYPE>::stored *q, const typename mpp_element<TYPE>::stored *k,
-                                 const typename mpp_element<TYPE>::stored *v, const int32_t *mask,
-                                 typename mpp_element<TYPE>::stored *y, float *lse)
+__global__ void attention_kernel(struct mpp_attention_task t, const typename mpp_element<TYPE>::stored *q,
+                                 const typename mpp_element<TYPE>::stored *k, const typename mpp_element<TYPE>::stored *v,
+                                 const int32_t *mask, typename mpp_element<TYPE>::stored *y, float *lse)
 {
     typedef mpp_element<TYPE> element;
     MPP_SHARED(float, shared);
     float *u_tile = shared, *v_tile = u_tile + TILE * ROW, *p = v_tile + TILE * ROW, *max = p + TILE * SCORE_ROW, *total = max + TILE,
           *rescale = total + TILE;
     const struct mpp_attention &a = t.a;
-    const struct head h = head_of(a);
+    const struct mpp_head h = mpp_head_of(a);
     const int64_t q0 = (int64_t)blockIdx.x * TILE, d0 = (int64_t)blockIdx.z * LANES;
     const int64_t n_dims = a.head_dim - d0 < (int64_t)LANES ? a.head_dim - d0 : (int64_t)LANES, last = q0 + TILE < a.seq_q.valid ? q0 + TILE : a.seq_q.valid;
-    const int64_t end = h.valid && q0 < a.seq_q.valid ? visible_end(a, last - 1) : 0;
+    const int64_t end = h.valid && q0 < a.seq_q.valid ? mpp_visible_end(a, last - 1) : 0;
     const int row = own_row();
     float sum[LANES / ROW_THREADS];
     for (int c = 0; c < LANES / ROW_THREADS; c++)
@@ -205,7 +136,7 @@ __global__ void attention_kernel(struct task t, const typename mpp_element<TYPE>
         if (t.drops) {
             __syncthreads();
             for (int c = 0; c < COLUMNS; c++)
-                p[row * SCORE_ROW + own_column(c)] *= factor_of(t, h, q0 + row, k0 + own_column(c));
+                p[row * SCORE_ROW + own_column(c)] *= mpp_attention_factor(t, h, q0 + row, k0 + own_column(c));
             __syncthreads();
         }
         for (int c = 0; c < LANES / ROW_THREADS; c++) {
@@ -242,7 +173,11 @@ static void attention_forward(struct mpp_rank *r, const struct mpp_attention *a,
 {
     typedef typename mpp_element<TYPE>::stored stored;
     mpp_cuda_moves(r);
-    MPP_LAUNCH(r, attention_kernel<TYPE>, grid_of(a, a->seq_q.padded), THREADS, FORWARD_FLOATS * sizeof(float), task_of(r, a),
+    if (TYPE != MPP_TYPE_F32 && mpp_attention_mma_takes(r, a)) {
+        mpp_attention_mma_forward(r, (enum mpp_type)TYPE, a, q, k, v, mask, y, lse);
+        return;
+    }
+    MPP_LAUNCH(r, attention_kernel<TYPE>, grid_of(a, a->seq_q.padded), THREADS, FORWARD_FLOATS * sizeof(float), mpp_attention_task_of(r, a),
                (const stored *)q, (const stored *)k, (const stored *)v, mask, (stored *)y, lse);
 }
 
@@ -275,8 +210,8 @@ template <int TYPE> struct gradients {
 
 /* Of this thread's row of queries and its columns of keys: dropped-out probabilities to P, scale ds to DS, as [query][key]. */
 template <int TYPE>
-static __device__ void tile_gradients(const struct task &t, const struct head &h, const struct gradients<TYPE> &g, int64_t q0, int64_t k0,
-                                      float *u_tile, float *v_tile, float *p, float *ds)
+static __device__ void tile_gradients(const struct mpp_attention_task &t, const struct mpp_head &h, const struct gradients<TYPE> &g,
+                                      int64_t q0, int64_t k0, float *u_tile, float *v_tile, float *p, float *ds)
 {
     const struct mpp_attention &a = t.a;
     float s[COLUMNS], dp[COLUMNS];
@@ -289,7 +224,7 @@ static __device__ void tile_gradients(const struct task &t, const struct head &h
         int64_t j = k0 + own_column(c);
         int at = own_row() * SCORE_ROW + own_column(c);
         bool counts = sees(a, h, g.mask, i, j);
-        float e = counts ? mpp_expf(s[c] * a.scale - shift) : 0.0f, f = counts ? factor_of(t, h, i, j) : 0.0f;
+        float e = counts ? mpp_expf(s[c] * a.scale - shift) : 0.0f, f = counts ? mpp_attention_factor(t, h, i, j) : 0.0f;
         p[at] = e * f;
         ds[at] = a.scale * e * (f * dp[c] - less);
     }
@@ -299,16 +234,16 @@ static __device__ void tile_gradients(const struct task &t, const struct head &h
 enum { BACKWARD_FLOATS = 2 * TILE * ROW + 2 * TILE * SCORE_ROW };
 
 /* dq of TILE queries, dimensions from blockIdx.z * LANES on. */
-template <int TYPE> __global__ void query_gradient_kernel(struct task t, struct gradients<TYPE> g)
+template <int TYPE> __global__ void query_gradient_kernel(struct mpp_attention_task t, struct gradients<TYPE> g)
 {
     MPP_SHARED(float, shared);
     float *u_tile = shared, *v_tile = u_tile + TILE * ROW, *p = v_tile + TILE * ROW, *ds = p + TILE * SCORE_ROW;
     const struct mpp_attention &a = t.a;
-    const struct head h = head_of(a);
+    const struct mpp_head h = mpp_head_of(a);
     const int64_t q0 = (int64_t)blockIdx.x * TILE, d0 = (int64_t)blockIdx.z * LANES;
     const int n_dims = (int)(a.head_dim - d0 < (int64_t)LANES ? a.head_dim - d0 : (int64_t)LANES);
     const int64_t last = q0 + TILE < a.seq_q.valid ? q0 + TILE : a.seq_q.valid;
-    const int64_t end = h.valid && q0 < a.seq_q.valid ? visible_end(a, last - 1) : 0;
+    const int64_t end = h.valid && q0 < a.seq_q.valid ? mpp_visible_end(a, last - 1) : 0;
     float sum[LANES / ROW_THREADS];
     for (int c = 0; c < LANES / ROW_THREADS; c++)
         sum[c] = 0.0f;
@@ -328,15 +263,15 @@ template <int TYPE> __global__ void query_gradient_kernel(struct task t, struct 
 }
 
 /* dk and dv of TILE keys, dimensions from blockIdx.z * LANES on. */
-template <int TYPE> __global__ void key_gradient_kernel(struct task t, struct gradients<TYPE> g)
+template <int TYPE> __global__ void key_gradient_kernel(struct mpp_attention_task t, struct gradients<TYPE> g)
 {
     MPP_SHARED(float, shared);
     float *u_tile = shared, *v_tile = u_tile + TILE * ROW, *p = v_tile + TILE * ROW, *ds = p + TILE * SCORE_ROW;
     const struct mpp_attention &a = t.a;
-    const struct head h = head_of(a);
+    const struct mpp_head h = mpp_head_of(a);
     const int64_t k0 = (int64_t)blockIdx.x * TILE, d0 = (int64_t)blockIdx.z * LANES;
     const int n_dims = (int)(a.head_dim - d0 < (int64_t)LANES ? a.head_dim - d0 : (int64_t)LANES);
-    const int64_t begin = first_query(a, k0) / TILE * TILE, end = h.valid && k0 < a.seq_k.valid ? a.seq_q.valid : 0;
+    const int64_t begin = mpp_first_query(a, k0) / TILE * TILE, end = h.valid && k0 < a.seq_k.valid ? a.seq_q.valid : 0;
     float k_sum[LANES / ROW_THREADS], v_sum[LANES / ROW_THREADS];
     for (int c = 0; c < LANES / ROW_THREADS; c++)
         k_sum[c] = v_sum[c] = 0.0f;
@@ -367,11 +302,15 @@ static void attention_backward(struct mpp_rank *r, const struct mpp_attention *a
     typedef typename mpp_element<TYPE>::stored stored;
     const int64_t n = a->batch.padded * a->heads.padded * a->seq_q.padded;
     float *dot = (float *)mpp_cuda_scratch(r, MPP_SCRATCH_ROWS, (size_t)(n > 0 ? n : 1) * sizeof *dot);
-    const struct task t = task_of(r, a);
+    const struct mpp_attention_task t = mpp_attention_task_of(r, a);
     struct gradients<TYPE> g = {(const stored *)q, (const stored *)k, (const stored *)v, (const stored *)dy, mask, lse, dot,
                                 (stored *)dq, (stored *)dk, (stored *)dv};
     mpp_cuda_moves(r);
     MPP_LAUNCH(r, attention_dot_kernel<TYPE>, mpp_grid(n, MPP_BLOCK), MPP_BLOCK, 0, *a, (const stored *)y, (const stored *)dy, dot);
+    if (TYPE != MPP_TYPE_F32 && mpp_attention_mma_takes(r, a)) {
+        mpp_attention_mma_backward(r, (enum mpp_type)TYPE, a, q, k, v, mask, lse, dot, dy, dq, dk, dv);
+        return;
+    }
     MPP_LAUNCH(r, query_gradient_kernel<TYPE>, grid_of(a, a->seq_q.padded), THREADS, BACKWARD_FLOATS * sizeof(float), t, g);
     MPP_LAUNCH(r, key_gradient_kernel<TYPE>, grid_of(a, a->seq_k.padded), THREADS, BACKWARD_FLOATS * sizeof(float), t, g);
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unordered_set>
+#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -22,12 +23,22 @@ enum { WARP = 32, MOST_THREADS = 1024, STACK_BYTES = 128 << 10, MOST_SHARED = 48
 enum kind { READ, WRITTEN, READ_AGAIN, PARTS_READ, PARTS_WRITTEN, KINDS };
 enum state { CAN_RUN, AT_WARP, AT_BLOCK, ENDED };
 
+/* That was begun and not waited for. */
+struct copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+    uint64_t group;
+};
+
 struct fiber {
     void *stack_pointer; /* where it goes on; NULL: not begun */
     char *stack;
     enum state state;
     unsigned parity;     /* of its shuffles: two of them may be under way */
     uint64_t given[2];
+    uint64_t group;      /* of copies that are begun now */
+    std::vector<copy> *copies;
 };
 
 /* Of one thread of the process. */
@@ -124,6 +135,8 @@ void fiber_main(void)
 #endif
     for (;;) { /* once for each block */
         m->body(m->arg);
+        if (m->fibers[m->running].copies != NULL && !m->fibers[m->running].copies->empty())
+            fault("a thread ends before copies that it began");
         m->fibers[m->running].state = ENDED;
         to_scheduler(m);
     }
@@ -394,6 +407,65 @@ void mpp_shim_exchange(const void *mine, size_t bytes, int source, void *out)
     memcpy(&f->given[parity], mine, bytes);
     wait_as(AT_WARP);
     memcpy(out, &m->fibers[from].given[parity], bytes);
+}
+
+void mpp_shim_together(void *mine, void (*work)(void *const *lanes))
+{
+    machine *m = the_machine;
+    int base = m->running / WARP * WARP;
+    fiber *f = &m->fibers[m->running];
+    unsigned parity = f->parity ^= 1;
+    void *lanes[WARP];
+    if (base + WARP > m->n_threads)
+        fault("a warp's instruction in a warp of less than 32 threads");
+    f->given[parity] = (uint64_t)(uintptr_t)mine;
+    wait_as(AT_WARP);
+    if (f->given[parity] == 0) /* done by the lane that went on first */
+        return;
+    for (int i = 0; i < WARP; i++) {
+        if (m->fibers[base + i].parity != parity || m->fibers[base + i].given[parity] == 0)
+            fault("a warp's lanes meet at different instructions");
+        lanes[i] = (void *)(uintptr_t)m->fibers[base + i].given[parity];
+        m->fibers[base + i].given[parity] = 0;
+    }
+    work(lanes);
+}
+
+void mpp_shim_copy_beside(void *to, const void *from, size_t bytes)
+{
+    fiber *f = &the_machine->fibers[the_machine->running];
+    if ((uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0)
+        fault("an access that is not aligned");
+    if (f->copies == NULL)
+        f->copies = new std::vector<copy>();
+    memset(to, 0xff, bytes);
+    f->copies->push_back(copy{to, from, bytes, f->group});
+}
+
+void mpp_shim_copies_commit(void)
+{
+    the_machine->fibers[the_machine->running].group++;
+}
+
+void mpp_shim_copies_wait(int open)
+{
+    fiber *f = &the_machine->fibers[the_machine->running];
+    size_t kept = 0;
+    for (size_t i = 0; f->copies != NULL && i < f->copies->size(); i++) {
+        const copy c = (*f->copies)[i];
+        if (c.group + (uint64_t)open < f->group)
+            memcpy(c.to, c.from, c.bytes);
+        else
+            (*f->copies)[kept++] = c;
+    }
+    if (f->copies != NULL)
+        f->copies->resize(kept);
+}
+
+int mpp_shim_arch(void)
+{
+    const char *text = getenv("MPP_SHIM_ARCH");
+    return text != NULL ? atoi(text) : 80;
 }
 
 void mpp_shim_unaligned(void)

@@ -228,6 +228,17 @@ def follow(kind, devices, fix, steps):
     h.check(len(got) == steps and off <= FOLLOW, f"{kind}, {devices} ranks, {fix}: follows fp32", f"off by {100 * off:.3g} %")
     h.close(f"{kind}, {devices} ranks, {fix}: as on the host", got, host, SPREAD)
     told.check_beside(f"{kind}, {devices} ranks, {fix}", run)
+    tensor_cores(f"{kind}, {devices} ranks, {fix}, attention on tensor cores", p, run, steps)
+
+
+def tensor_cores(what, p, without, steps):
+    """Where MPP_ATTENTION=mma asks for them and they are there: other bits, the same losses nearly; else it is said, and all is as without."""
+    mma, old = (precision.train(p, steps=n, timeout_s=PATIENCE_S, env={"MPP_ATTENTION": "mma", "MPP_SHIM_ARCH": arch})
+                for n, arch in ((steps, "80"), (1, "75")))
+    h.check("attention of bf16 and fp16 on tensor cores" in mma.out and mma.losses != without.losses, f"{what}: it runs", mma.out[:300])
+    h.close(f"{what}: as without", mma.losses, without.losses, SPREAD)
+    h.check("attention without tensor cores" in old.out and old.losses == without.losses[:1], f"{what}: not before sm_80", old.out[:300])
+    h.check("tensor cores" not in without.out, f"{what}: off unless asked for", without.out[:300])
 
 
 # ---- beside the host's trainer ----

@@ -2,6 +2,7 @@
 """What only a GPU can show; started by run.sh (README.md). Each part is a process of its own, with a time limit of its own: what
 fails or hangs there ends nothing else."""
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -37,6 +38,8 @@ def gpus():
 GPUS = gpus()
 ARCH = next((f"sm_{m[1]}{m[2]}" for m in [re.search(r"(\d+)\.(\d+)$", GPUS[0])] if m), "sm_80") if GPUS else "sm_80"
 JOBS = f"-j{min(os.cpu_count() or 1, 8)}"
+MMA = {"MPP_ATTENTION": "mma"} if int(ARCH[3:]) >= 80 else None  # attention on tensor cores; None: this GPU has none for it
+VERIFIED = "no GPU: rehearsed, not verified" if REHEARSE else f"verified on {GPUS[0]}" if GPUS else ""
 
 plain_run = h.run
 
@@ -103,9 +106,14 @@ def conformance():
     jansson = h.run(["pkg-config", "--cflags", "--libs", "jansson"]).stdout.split() or ["-ljansson"]
     compiler = ["cc", "-std=gnu17", "-O2", *make_variable(p, "BACKEND_FLAGS"), "-I.", "-Iruntime", "-Itests"]
     libraries = [library, *make_variable(p, "BACKEND_LIBS"), *make_variable(p, "BLAS_LIBS"), *jansson, "-lpthread", "-lm", "-lstdc++"]
-    for name in ("kernels", "attention", "half", "conformance"):
+    sources = {name: f"tests/test_runtime_{name}.c" for name in ("kernels", "attention", "half", "conformance")}
+    if MMA:
+        sources["attention_mma"] = "tests/cuda/test_attention_mma.c"
+    else:
+        h.skip(f"attention on tensor cores: it takes sm_80, this is {ARCH}")
+    for name, source in sources.items():
         program = h.TMP / name
-        made = h.run([*compiler, "-DMPP_CONFORMANCE_GPU", "-include", "tests/cuda/conformance.h", "-c", f"tests/test_runtime_{name}.c", "-o",
+        made = h.run([*compiler, "-DMPP_CONFORMANCE_GPU", "-include", "tests/cuda/conformance.h", "-c", source, "-o",
                       program.with_suffix(".o")], cwd=h.ROOT)
         if h.check(made.returncode == 0, f"conformance of {name}: compiles", made.stderr[:800]):
             made = h.run([*compiler, "-o", program, program.with_suffix(".o"), "tests/cuda/conformance.c", "tests/gpu/conformance_gpu.c",
@@ -120,8 +128,10 @@ def conform(name, program):
     for env in [{"MPP_TEST_MANAGED": "0"}, {"MPP_TEST_MANAGED": "1"}] if REHEARSE and name == "attention" else [{}]:
         run = h.run([program], 60, env)
         last = re.search(r"(\d+) passed, (\d+) failed", run.stdout)
-        h.check(run.returncode == 0 and last and int(last[1]) > 0, f"conformance of {name}", (run.stdout + run.stderr)[-1200:])
-        print(f"   {name}: {last[0] if last else 'no result'}", flush=True)
+        ok = h.check(run.returncode == 0 and last and int(last[1]) > 0, f"conformance of {name}", (run.stdout + run.stderr)[-1200:])
+        told = f"; attention on tensor cores, its kernels: {VERIFIED}" if ok and name == "attention_mma" else ""
+        print(f"   {name}: {last[0] if last else 'no result'}{told}", flush=True)
+
 
 def reference(m, setting, devices, fix):
     what = f"{m.folder} {setting}, {devices} GPUs, {fix or 'auto'}"
@@ -158,6 +168,22 @@ def follow(kind, steps):
     got = precision.train(p, steps=steps).losses
     off = max(abs(x / y - 1) for x, y in zip(got, wide))
     h.check(len(got) == steps and off <= precision.FOLLOW, f"{kind} follows fp32", f"off by {100 * off:.3g} %")
+    if MMA:
+        follow_mma(kind, p, wide, got)
+    p.remove()
+
+
+def follow_mma(kind, p, wide, without):
+    """The same on tensor cores: other bits, losses as near; with graphs the same bits again."""
+    what, steps = f"{kind}, attention on tensor cores", len(without)
+    run = precision.train(p, steps=steps, env=MMA)
+    off = max(abs(x / y - 1) for x, y in zip(run.losses, wide))
+    ok = h.check("on tensor cores" in run.out and run.losses != without, f"{what}: it runs", run.out[:200])
+    ok = h.check(len(run.losses) == steps and off <= precision.FOLLOW, f"{what}: follows fp32", f"off by {100 * off:.3g} %") and ok
+    ok = h.close(f"{what}: as without", run.losses, without, precision.SPREAD) and ok
+    cuda.same_steps(f"{what}, graphs", precision.train(p, steps=steps, env={**MMA, **cuda.GRAPHS}), run)
+    if ok:
+        print(f"   {what}, a trainer's losses: {VERIFIED}", flush=True)
 
 
 def memory():
@@ -165,11 +191,15 @@ def memory():
     if REHEARSE or not Path(tool).exists():
         h.skip("compute-sanitizer is not here")
         return
-    for kind in ("memcheck", "racecheck"):
-        p = h.plan("models/gpt.xml", gpus=1, preset="tiny", D={"layers": 1})
+    for what, extra, env in [("", (), {}), (", attention on tensor cores", ("--precision", "bf16"), MMA)]:
+        if env is None or END - time.time() < 15:
+            h.skip(f"compute-sanitizer{what}: {'it takes sm_80' if env is None else 'no time is left'}")
+            continue
+        p = h.plan("models/gpt.xml", gpus=1, preset="tiny", D={"layers": 1}, extra=extra)
         build(p)
-        run = h.run([tool, "--tool", kind, "--error-exitcode", "9", p.dir / "trainer", "--data", "synthetic", "--steps", "1"], 200)
-        h.check(run.returncode == 0, f"compute-sanitizer {kind}", (run.stdout + run.stderr)[-1500:])
+        for kind in ("memcheck", "racecheck"):
+            run = h.run([tool, "--tool", kind, "--error-exitcode", "9", p.dir / "trainer", "--data", "synthetic", "--steps", "1"], 200, env)
+            h.check(run.returncode == 0, f"compute-sanitizer {kind}{what}", (run.stdout + run.stderr)[-1500:])
         p.remove()
 
 
@@ -197,7 +227,7 @@ def peak(kind):
 def row(what, step_s, tokens, flops_per_token, kind, n):
     top = peak(kind)
     used = f"{100 * tokens * flops_per_token / step_s / n / top:5.1f} %" if top else "      -"
-    print(f"   {what:44} {1e3 * step_s:9.2f} ms {tokens / step_s:11,.0f} tokens/s {used}", flush=True)
+    print(f"   {what:64} {1e3 * step_s:9.2f} ms {tokens / step_s:11,.0f} tokens/s {used}", flush=True)
 
 
 def torch_row(compiled, sizes, seq, vocab, batch, kind, flops):
@@ -206,10 +236,13 @@ def torch_row(compiled, sizes, seq, vocab, batch, kind, flops):
     if END - time.time() < 15:
         h.skip(f"{what}, {hidden} wide, {kind}: no time is left")
         return
+    if importlib.util.find_spec("torch") is None:
+        h.skip(f"{what}, {hidden} wide, {kind}: no PyTorch for {sys.executable}")
+        return
     try:
         t = h.run([sys.executable, h.ROOT / "tests/gpu/torch_step.py", "--layers", layers, "--hidden", hidden, "--heads", heads, "--vocab",
                    vocab, "--seq", seq, "--batch", batch, "--precision", kind, "--device", "cpu" if REHEARSE else "cuda",
-                   *(["--compile"] if compiled else [])], 100)
+                   *(["--compile"] if compiled else [])], 60)
     except h.Failure as e:
         h.skip(f"{what}, {hidden} wide, {kind}: {str(e).splitlines()[0][-60:]}")
         return
@@ -221,34 +254,49 @@ def torch_row(compiled, sizes, seq, vocab, batch, kind, flops):
     row(f"PyTorch {out['version']}, {'compiled' if compiled else 'eager'}, {kind}, 1 GPU, batch {batch}", step_s, batch * seq, flops, kind, 1)
 
 
+SIZES = {"gpt2": (12, 768, 12), "gpt2-xl": (48, 1600, 25), "tiny": (4, 128, 4)}  # layers, hidden, heads
+
+
+def workload(preset):
+    """(vocabulary, length, FLOPs of a token) of PRESET."""
+    (layers, hidden, _), (vocab, seq) = SIZES[preset], (512, 64) if preset == "tiny" else (50257, 1024)
+    return vocab, seq, 6 * (12 * layers * hidden * hidden + vocab * hidden) + 12 * layers * hidden * seq
+
+
 def bench_one(preset, batch, kind):
+    """Rows of mpplan's trainer. What no time is left for is skipped, and does not take those that are there along."""
     n = len(GPUS)
-    sizes = {"gpt2": (12, 768, 12), "gpt2-xl": (48, 1600, 25), "tiny": (4, 128, 4)}[preset]
-    vocab, seq = (512, 64) if preset == "tiny" else (50257, 1024)
-    layers, hidden, _ = sizes
-    flops = 6 * (12 * layers * hidden * hidden + vocab * hidden) + 12 * layers * hidden * seq
+    _, seq, flops = workload(preset)
     p = h.plan("models/gpt.xml", gpus=n, preset=preset, batch=batch * n, timeout_s=100,
                extra=("--precision", {"tf32": "fp32"}.get(kind, kind)))
     build(p)
-    environment = {"MPP_TF32": "1" if kind == "tf32" else "0"}
-    run, graphs = (p.train(data="synthetic", steps=3 if REHEARSE else 12, init="random", env={**environment, **env})
-                   for env in ({"MPP_GRAPHS": "0"}, cuda.GRAPHS))
-    for what, one in (("", run), (", graphs", graphs)):
-        step_s = statistics.median(r["step_s"] for r in one.rows[len(one.rows) // 3:])
+    environment = {"MPP_TF32": "1" if kind == "tf32" else "0", "MPP_GRAPHS": "0", "MPP_ATTENTION": ""}
+    runs, mma = {}, ", attention on tensor cores"
+    for what, env in [("", {}), (", graphs", cuda.GRAPHS), *([(mma, MMA)] if MMA and kind == "bf16" else [])]:
+        if runs and END - time.time() < 15:
+            h.skip(f"mpplan{what}, {preset}, {kind}: no time is left")
+            continue
+        run = runs[what] = p.train(data="synthetic", steps=3 if REHEARSE else 12, init="random", env={**environment, **env})
+        step_s = statistics.median(r["step_s"] for r in run.rows[len(run.rows) // 3:])
         row(f"mpplan{what}, {preset}, {kind}, {n} GPUs, batch {batch * n}", step_s, batch * n * seq, flops, kind, n)
-    cuda.same_steps(f"bench {preset} {kind}, graphs", graphs, run)
-    h.check(all(r["loss"] == r["loss"] for r in run.rows), f"bench {preset} {kind}: losses are numbers")
-    told = re.search(r"beside its arena.*", run.out)
+        h.check(all(r["loss"] == r["loss"] for r in run.rows), f"bench {preset} {kind}{what}: losses are numbers")
+        h.check(("on tensor cores" in run.out) == (what == mma), f"bench {preset} {kind}{what}: as asked", run.out[:200])
+    if ", graphs" in runs:
+        cuda.same_steps(f"bench {preset} {kind}, graphs", runs[", graphs"], runs[""])
+    told = re.search(r"beside its arena.*", runs[""].out)
     print(f"   {told[0] if told else ''}", flush=True)
     p.remove()
-    for compiled in (False, True):
-        torch_row(compiled, sizes, seq, vocab, batch, kind, flops)
 
 
 def bench():
     print(f"   {len(GPUS)} x {GPUS[0]}; one step, the median of the later ones")
-    for preset, batch, kind in [("tiny", 4, "tf32")] if REHEARSE else [("gpt2", 8, "bf16"), ("gpt2-xl", 4, "bf16"), ("gpt2", 8, "tf32")]:
+    cases = [("tiny", 4, "bf16"), ("tiny", 4, "tf32")] if REHEARSE else [("gpt2", 8, "bf16"), ("gpt2-xl", 4, "bf16"), ("gpt2", 8, "tf32")]
+    for preset, batch, kind in cases:
         h.guarded(f"bench {preset} {kind}", bench_one, preset, batch, kind)
+    for compiled in (False, True): # compiling takes longest
+        for preset, batch, kind in cases:
+            vocab, seq, flops = workload(preset)
+            h.guarded(f"bench {preset} {kind}, PyTorch", torch_row, compiled, SIZES[preset], seq, vocab, batch, kind, flops)
 
 
 # ---- bandwidth of fused kernels ----
@@ -299,8 +347,8 @@ def bandwidth():
 
 # ---- all parts ----
 
-PARTS = {"build": (compile_all, 100), "conformance": (conformance, 70), "references": (references, 70), "memory": (memory, 40),
-         "bandwidth": (bandwidth, 40), "bench": (bench, 150)} # and seconds
+PARTS = {"build": (compile_all, 100), "conformance": (conformance, 70), "references": (references, 70), "bench": (bench, 150),
+         "bandwidth": (bandwidth, 40), "memory": (memory, 40)} # and seconds
 
 
 def one_part(name, end_s):
@@ -339,7 +387,7 @@ def main():
     if part is not None:
         h.guarded(part, PARTS[part][0])
         return h.finish()
-    begun, sums = time.time(), [0, 0, 0]
+    begun, sums = float(os.environ.get("MPP_GPU_BEGUN", time.time())), [0, 0, 0]
     for name in h.only(PARTS):
         print(f"{name}:", flush=True)
         since = time.time()

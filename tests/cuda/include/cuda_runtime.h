@@ -53,6 +53,12 @@ void mpp_shim_warp_barrier(void);
 /* All lanes of a warp give BYTES (up to 8) at MINE, and take lane SOURCE's. */
 void mpp_shim_exchange(const void *mine, size_t bytes, int source, void *out);
 int mpp_shim_lane(void);
+/* All 32 lanes of a warp give their own MINE; when all have, one of them calls WORK with those of lanes 0 to 31. */
+void mpp_shim_together(void *mine, void (*work)(void *const *lanes));
+/* BYTES that come to shared memory when the thread waits for them, in groups of which the last OPEN may be waited for later. */
+void mpp_shim_copy_beside(void *to, const void *from, size_t bytes);
+void mpp_shim_copies_commit(void);
+void mpp_shim_copies_wait(int open);
 /* A pack that does not begin at a multiple of its size: a GPU ends the kernel, and so does this. */
 void mpp_shim_unaligned(void);
 /* Are bytes counted (MPP_SHIM_REPORT)? */
@@ -95,6 +101,18 @@ inline cudaError_t mpp_shim_launch(cudaStream_t stream, const char *name, dim3 g
 {
     return mpp_shim_do(stream, mpp_shim_call<P...>{kernel, std::tuple<P...>(args...), name, grid, block, shared_bytes},
                        mpp_shim_call_run<P...>);
+}
+
+/* The architecture that kernels were compiled for: MPP_SHIM_ARCH, or 80. */
+struct cudaFuncAttributes {
+    int ptxVersion;
+};
+int mpp_shim_arch(void);
+
+template <class T> inline cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, T *)
+{
+    out->ptxVersion = mpp_shim_arch();
+    return cudaSuccess;
 }
 
 static inline void __syncthreads(void)
