@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/tutorial.md, followed to the letter: files are saved, commands run in order in an empty folder, and the lines shown are printed."""
+"""docs/tutorial.md and the report in README.md, followed to the letter: files are saved, commands run in order in an empty folder, and the lines shown are printed."""
 import os
 import re
 import shutil
@@ -79,8 +79,20 @@ def tutorial():
     h.check(weights["mix.weight"].shape == (512, 128), "with the concat's width")
 
 
+def readme():
+    """The report that README.md shows is what the command above it prints."""
+    text = (h.ROOT / "README.md").read_text()
+    m = re.search(r"`build/mpplan (models/gpt\.xml [^`]*)`:\n\n((?: {4}.*\n|\n)+)", text)
+    if not h.check(m is not None, "README.md shows a report"):
+        return
+    shown = [line[4:] for line in m[2].rstrip("\n").split("\n")]
+    p = h.must(h.mpplan(*m[1].split(), cwd=h.ROOT))
+    wrong = missing(shown, p.stdout.split("\n"))
+    h.check(wrong is None and len(shown) > 20, "README.md: what is shown is printed", wrong)
+
+
 def main():
-    parts = {"comparison": comparison, "tutorial": tutorial}
+    parts = {"readme": readme, "comparison": comparison, "tutorial": tutorial}
     for name in h.only(parts):
         h.guarded(name, parts[name])
     return h.finish()
