@@ -22,6 +22,7 @@
 #define JOIN_S 6.0     /* to connect with the centres */
 #define ENDED_S 2.0    /* for the launcher to end a job of which a process ended; then rank 0 speaks */
 #define DEPUTY_S 3.0   /* for the deputy to speak when rank 0 is lost */
+#define TELL_S 5.0     /* for the watch's thread to tell that this process ends */
 #define STOPPED_S 0.5  /* for a signal to reach rank 0, too */
 #define SPEAK_S 0.5    /* for a message to come out: mpirun ends a job with its first process */
 #define LAUNCHER_S 1.5 /* the same, before the launcher is ended */
@@ -667,7 +668,8 @@ void mpp_watch_stopped(struct mpp_watch *w, int number)
 {
     atomic_store(&w->stopped_by, number);
     wake(w);
-    for (int i = 0; i < 100 && atomic_load(&w->stopped_by) != 0 && is_watching(w); i++)
+    double end_s = mpp_clock_s() + TELL_S;
+    while (atomic_load(&w->stopped_by) != 0 && is_watching(w) && mpp_clock_s() < end_s)
         pause_s(0.01);
 }
 
