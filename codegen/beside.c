@@ -10,7 +10,7 @@ enum {
     SMALL_BYTES = 64,            /* struct mpp_step_factors, and struct mpp_step_values where passes are CUDA graphs (graph.c) */
     HALF_PART = 1 << 24,         /* floats that 16-bit sums over ranks are formed of at a time (collectives.c) */
     SUM_DOUBLES = 2 * 512 * 32 * 8, /* mpp_column_parts, mpp_row_parts: about 512 blocks of 32 columns of up to 8 lanes; twice, for what
-                                  * rounding up adds */
+                                  * rounding up adds. Tables' gradients take two of as many (kernels_table.cu, CHUNK_PARTS) */
     PAIR_CHANNELS = 2,           /* of NCCL's sends to a rank of another machine (src/graph/paths.cc, ncclTopoGetNchannels) */
     ROW_BYTES = 16,              /* of each row: a double and two floats (kernels_loss.cu), the most of all kernels */
 };

@@ -1,4 +1,4 @@
-/* Cross entropy over rows of logits (the vocabulary may be split), label counts, embedding tables. */
+/* Cross entropy over rows of logits (the vocabulary may be split), label counts. */
 #include "cuda/rows.cuh"
 
 /* LABEL's column in this shard, or -1. */
@@ -157,110 +157,6 @@ void mpp_count_labels(struct mpp_rank *r, const struct mpp_space *rows, int32_t 
     MPP_LAUNCH(r, count_labels_kernel, 1, MPP_BLOCK, MPP_ROW_SHARED, mpp_valid_rows_of(rows), ignore_index, labels, count);
 }
 
-/* ---- embedding -------------------------------------------------------------------------------------- */
-
-/* Threads take packs of W columns. */
-template <class T, int W>
-__global__ void embedding_kernel(struct mpp_valid_rows rows, struct mpp_extent vocab, int64_t width, const int32_t *ids, const T *table,
-                                 T *y)
-{
-    const int64_t packs = width / W;
-    MPP_EACH(i, rows.n * packs) {
-        int64_t row = mpp_row_at(rows, i / packs), j = i % packs * W, id = column_of(mpp_read(ids, row), vocab);
-        mpp_pack<T, W> value = {};
-        if (id >= 0)
-            value = mpp_read_pack<W>(table, id * width + j);
-        mpp_write_pack<W>(y, row * width + j, value);
-    }
-}
-
-template <class T>
-static void embedding_forward(struct mpp_rank *r, const struct mpp_space *space, struct mpp_extent vocab, int64_t width,
-                              const int32_t *ids, const T *table, T *y)
-{
-    const struct mpp_valid_rows rows = mpp_valid_rows_of(space);
-    if (mpp_packs(width) && mpp_aligned(table, y))
-        MPP_LAUNCH(r, (embedding_kernel<T, 4>), mpp_grid(rows.n * width / 4, MPP_BLOCK), MPP_BLOCK, 0, rows, vocab, width, ids, table, y);
-    else
-        MPP_LAUNCH(r, (embedding_kernel<T, 1>), mpp_grid(rows.n * width, MPP_BLOCK), MPP_BLOCK, 0, rows, vocab, width, ids, table, y);
-}
-
-/* Rows of the same id as a chain in their order: next[b], or -1 at its end; next[rows.n + b] = 1 where a chain begins at b. Rows
- * outside of the shard begin none. */
-__global__ void chain_kernel(struct mpp_valid_rows rows, struct mpp_extent vocab, const int32_t *ids, int32_t *next)
-{
-    MPP_EACH(b, rows.n) {
-        int32_t id = mpp_read(ids, mpp_row_at(rows, b)), after = -1, begins = column_of(id, vocab) >= 0 ? 1 : 0;
-        for (int64_t k = b + 1; k < rows.n && after < 0 && column_of(id, vocab) >= 0; k++)
-            after = mpp_read(ids, mpp_row_at(rows, k)) == id ? (int32_t)k : -1;
-        for (int64_t k = b - 1; k >= 0 && begins; k--)
-            begins = mpp_read(ids, mpp_row_at(rows, k)) != id;
-        mpp_write(next, b, after);
-        mpp_write(next, rows.n + b, begins);
-    }
-}
-
-/* A block for each beginning of a chain. */
-template <int TYPE>
-__global__ void table_gradient_kernel(struct mpp_valid_rows rows, struct mpp_extent vocab, int64_t width, const int32_t *ids,
-                                      const int32_t *next, const typename mpp_element<TYPE>::stored *dy, float *dtable)
-{
-    MPP_EACH_ROW(b, rows.n) {
-        if (!mpp_read(next, rows.n + b))
-            continue;
-        float *to = dtable + column_of(mpp_read(ids, mpp_row_at(rows, b)), vocab) * width;
-        for (int64_t j = threadIdx.x; j < width; j += blockDim.x) {
-            double sum = (double)mpp_read(to, j);
-            for (int64_t k = b; k >= 0; k = mpp_read(next, k))
-                sum += (double)mpp_element<TYPE>::load(dy, mpp_row_at(rows, k) * width + j);
-            mpp_write(to, j, (float)sum);
-        }
-    }
-}
-
-/* The parts of the sums of the rows that have ID. */
-template <int TYPE>
-__global__ void one_id_kernel(struct mpp_valid_rows rows, int32_t id, int64_t width, const int32_t *ids,
-                              const typename mpp_element<TYPE>::stored *dy, double *parts)
-{
-    MPP_SHARED(double, shared);
-    const int64_t j = mpp_column(), end = mpp_end_row(rows.n);
-    double sum = 0;
-    for (int64_t i = mpp_first_row(rows.n); i < end && j < width; i += MPP_COLUMN_THREADS) {
-        int64_t row = mpp_row_at(rows, i);
-        if (mpp_read(ids, row) == id)
-            sum += (double)mpp_element<TYPE>::load(dy, row * width + j);
-    }
-    mpp_column_sum(sum, shared, width, parts);
-}
-
-enum { SMALL_TABLE = 8 }; /* a table of few rows has long chains: sums over columns instead */
-
-template <int TYPE>
-static void embedding_backward(struct mpp_rank *r, const struct mpp_space *space, struct mpp_extent vocab, int64_t width,
-                               const int32_t *ids, const void *dy, float beta, float *dtable)
-{
-    typedef typename mpp_element<TYPE>::stored stored;
-    const struct mpp_valid_rows rows = mpp_valid_rows_of(space);
-    if (beta == 0.0f)
-        mpp_zero(r, dtable, (size_t)(vocab.padded * width) * sizeof *dtable);
-    if (rows.n == 0 || width == 0)
-        return;
-    if (vocab.valid <= SMALL_TABLE) {
-        double *parts = mpp_column_scratch(r, rows.n, width, 1);
-        for (int64_t id = 0; id < vocab.valid; id++) {
-            MPP_LAUNCH(r, one_id_kernel<TYPE>, mpp_column_grid(rows.n, width), mpp_column_block(), MPP_COLUMN_SHARED, rows,
-                       (int32_t)(vocab.offset + id), width, ids, (const stored *)dy, parts);
-            mpp_columns_finish(r, rows.n, width, parts, true, dtable + id * width);
-        }
-        return;
-    }
-    int32_t *next = (int32_t *)mpp_cuda_scratch(r, MPP_SCRATCH_ROWS, (size_t)(2 * rows.n) * sizeof *next);
-    MPP_LAUNCH(r, chain_kernel, mpp_grid(rows.n, MPP_WARP), MPP_WARP, 0, rows, vocab, ids, next);
-    MPP_LAUNCH(r, table_gradient_kernel<TYPE>, mpp_row_grid(rows.n), mpp_row_block(width), 0, rows, vocab, width, ids, next,
-               (const stored *)dy, dtable);
-}
-
 /* ---- entry points ----------------------------------------------------------------------------------- */
 
 void mpp_cross_entropy_forward(struct mpp_rank *r, unsigned mask, const struct mpp_space *rows, struct mpp_extent cols,
@@ -289,28 +185,4 @@ void mpp_cross_entropy_backward_half(struct mpp_rank *r, enum mpp_type type, con
                                      const float *scale, const float *dloss, void *dlogits)
 {
     MPP_BY_HALF(type, cross_entropy_backward, r, rows, cols, ignore_index, logits, labels, lse, scale, dloss, dlogits);
-}
-
-void mpp_embedding_forward(struct mpp_rank *r, const struct mpp_space *rows, struct mpp_extent vocab, int64_t width, const int32_t *ids,
-                           const float *table, float *y)
-{
-    embedding_forward(r, rows, vocab, width, ids, table, y);
-}
-
-void mpp_embedding_forward_half(struct mpp_rank *r, const struct mpp_space *rows, struct mpp_extent vocab, int64_t width,
-                                const int32_t *ids, const void *table, void *y)
-{
-    embedding_forward(r, rows, vocab, width, ids, (const uint16_t *)table, (uint16_t *)y);
-}
-
-void mpp_embedding_backward(struct mpp_rank *r, const struct mpp_space *rows, struct mpp_extent vocab, int64_t width,
-                            const int32_t *ids, const float *dy, float beta, float *dtable)
-{
-    embedding_backward<MPP_TYPE_F32>(r, rows, vocab, width, ids, dy, beta, dtable);
-}
-
-void mpp_embedding_backward_half(struct mpp_rank *r, enum mpp_type type, const struct mpp_space *rows, struct mpp_extent vocab,
-                                 int64_t width, const int32_t *ids, const void *dy, float beta, float *dtable)
-{
-    MPP_BY_HALF(type, embedding_backward, r, rows, vocab, width, ids, dy, beta, dtable);
 }
