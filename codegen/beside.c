@@ -8,7 +8,9 @@
 enum {
     BLAS_BYTES = 32 << 20,       /* MPP_BLAS_WORKSPACE_BYTES of cuda_internal.h */
     SMALL_BYTES = 64,            /* struct mpp_step_factors, and struct mpp_step_values where passes are CUDA graphs (graph.c) */
-    HALF_PART = 1 << 24,         /* floats that 16-bit sums over ranks are formed of at a time (collectives.c) */
+    BUCKET_BYTES = 8 << 20,      /* of begun sums that are packed together (collectives.c) */
+    HALF_PART = 1 << 25,         /* elements of 16-bit sums over ranks at a time, */
+    HALF_ALIGNED = 64,           /* and what ranks' shares are multiples of (collectives.c) */
     SUM_DOUBLES = 2 * 512 * 32 * 8, /* mpp_column_parts, mpp_row_parts: about 512 blocks of 32 columns of up to 8 lanes; twice, for what
                                   * rounding up adds. Tables' gradients take two of as many (kernels_table.cu, CHUNK_PARTS) */
     PAIR_CHANNELS = 2,           /* of NCCL's sends to a rank of another machine (src/graph/paths.cc, ncclTopoGetNchannels) */
@@ -72,14 +74,18 @@ static void add_step(struct beside *x, const struct mpp_instr *in)
     x->met |= s->kind == MPP_STEP_SLICE || s->kind == MPP_STEP_TO_PARTIAL ? 0 : 1u << s->mask;
     switch (s->kind) {
     case MPP_STEP_ALL_REDUCE: {
-        int64_t count = span_of(dst, 0, dst->n_dims);
-        most(&x->pack, bytes == 2 ? 4 * (count < HALF_PART ? count : HALF_PART) : 0);
+        int64_t count = span_of(dst, 0, dst->n_dims), unit = n * HALF_ALIGNED;
+        if (bytes != 2)
+            break;
+        int64_t shares = ((count < HALF_PART ? count : HALF_PART) + unit - 1) / unit * unit;
+        most(&x->unpack, bytes * shares);
+        most(&x->pack, count > HALF_PART || count != shares ? bytes * shares : 0);
         break;
     }
     case MPP_STEP_REDUCE_SCATTER: {
-        int64_t packed = 4 * packed_cut(x, src, s->dim, s->mask, &part);
-        most(in->begins ? &x->begun : &x->pack, packed);
-        most(&x->unpack, bytes == 2 ? 4 * (span_of(src, 0, src->n_dims) + part) : 0);
+        int64_t packed = bytes * packed_cut(x, src, s->dim, s->mask, &part);
+        most(in->begins ? &x->begun : &x->pack, !in->begins || packed == 0 || packed > BUCKET_BYTES ? packed : BUCKET_BYTES);
+        most(&x->unpack, bytes == 2 ? bytes * n * part : 0);
         break;
     }
     case MPP_STEP_ALL_GATHER:

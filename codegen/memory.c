@@ -16,7 +16,7 @@
 
 #include "codegen/lower_internal.h"
 
-enum { ROUND_BYTES = 64, SUM_PART_BYTES = 1 << 20 /* of 16-bit sums, a part at a time in f32 */, MAX_TRIES = 64, MAX_WORK = 40000000 };
+enum { ROUND_BYTES = 64, PACKED_HALVES = 1 << 18 /* elements that 16-bit sums pack at a time (core/packed.h) */, MAX_TRIES = 64, MAX_WORK = 40000000 };
 
 struct span {                     /* of time; first > last: never */
     int first, last;
@@ -119,18 +119,14 @@ static struct span *span_of(const struct memory *m, struct mpp_bufref ref, int l
     return &m->life[owner.buffer].span[number_of(m->prog, owner)];
 }
 
-/* As mpp_reduce_scatter_half_workspace of the host runtime: a part of the operand in f32, and what becomes of it. */
+/* As mpp_reduce_scatter_half_workspace of the host runtime: some rows of the operand, packed. */
 static int64_t half_scatter_workspace(const struct mpp_buffer *src, int dim)
 {
     int64_t outer = 1, extent = src->padded[dim], inner = 1;
     for (int d = 0; d < src->n_dims; d++)
         *(d < dim ? &outer : &inner) *= d == dim ? 1 : src->padded[d];
-    int64_t most = extent < SUM_PART_BYTES / 4 ? SUM_PART_BYTES / 4 / extent : 1, part = outer * inner;
-    if (inner > most)
-        part = most;
-    else if (most / inner < outer)
-        part = most / inner * inner;
-    return 2 * 4 * part * extent;
+    int64_t row = extent * inner, most = row > 0 ? PACKED_HALVES / row : outer, rows = most < outer ? most : outer;
+    return rows > 1 ? 2 * rows * row : 0;
 }
 
 static int64_t step_workspace(const struct mpp_lprog *prog, const struct mpp_instr *in)
@@ -140,8 +136,6 @@ static int64_t step_workspace(const struct mpp_lprog *prog, const struct mpp_ins
     bool half = mpp_dtype_bytes(dst->dtype) == 2;
     if (s->kind == MPP_STEP_ALL_TO_ALL)
         return 2 * src->bytes;
-    if (s->kind == MPP_STEP_ALL_REDUCE && half)
-        return 2 * dst->bytes < SUM_PART_BYTES ? 2 * dst->bytes : SUM_PART_BYTES;
     if (s->kind == MPP_STEP_REDUCE_SCATTER && half)
         return half_scatter_workspace(src, s->dim);
     if (s->kind != MPP_STEP_ALL_GATHER && s->kind != MPP_STEP_REDUCE_SCATTER)

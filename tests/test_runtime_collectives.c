@@ -316,6 +316,37 @@ static void check_half_reduce(struct mpp_rank *r, unsigned mask, enum mpp_type t
     free(y);
 }
 
+/* Fractions, of which a sum's bits depend on its order. */
+static float fraction(int rank, int64_t at)
+{
+    uint32_t h = (uint32_t)at * 2654435761u ^ (uint32_t)rank * 40503u * 65537u;
+    return (float)(h >> 12) / 977.0f - 500.0f;
+}
+
+/* The f32 sum, in rank order, of what each rank rounds, rounded once: to the bit, whatever carries it. */
+static void check_half_bits(struct mpp_rank *r, unsigned mask, enum mpp_type type, int64_t count, struct tally *t)
+{
+    int group[64], n = members(r, mask, group);
+    int64_t begin, end, block = cut(r, mask, r->rank, count, &begin, &end);
+    uint16_t *x = calloc((size_t)count + 1, sizeof *x), *part = calloc((size_t)block + 1, sizeof *part);
+    bool whole = true, own = true;
+    for (int64_t i = 0; i < count; i++)
+        x[i] = mpp_half_of(type, fraction(r->rank, i));
+    mpp_reduce_scatter_half(r, mask, type, 1, count, 1, x, part);
+    mpp_all_reduce_half(r, mask, type, x, count);
+    for (int64_t i = 0; i < count; i++) {
+        float sum = 0;
+        for (int m = 0; m < n; m++)
+            sum += mpp_half_float(type, mpp_half_of(type, fraction(group[m], i)));
+        whole = whole && x[i] == mpp_half_of(type, sum);
+        own = own && (i < begin || i >= end || part[i - begin] == mpp_half_of(type, sum));
+    }
+    expect(t, whole, "the bits of all_reduce_half", r, mask);
+    expect(t, own, "the bits of reduce_scatter_half", r, mask);
+    free(x);
+    free(part);
+}
+
 /* The rows BEGIN .. END - 1 of each block of GOT against those of WANT. */
 static bool rows_equal(enum mpp_type type, const uint16_t *got, const float *want, int64_t outer, int64_t extent, int64_t rows,
                        int64_t inner)
@@ -388,6 +419,8 @@ static void check_half(struct mpp_rank *r, unsigned mask, int64_t large, struct 
     for (enum mpp_type type = MPP_TYPE_BF16; type <= MPP_TYPE_F16; type++) {
         check_half_reduce(r, mask, type, 17, t);
         check_half_reduce(r, mask, type, large, t);
+        check_half_bits(r, mask, type, 333, t);
+        check_half_bits(r, mask, type, 5003, t);
         for (int i = 0; i < 4; i++)
             for (int inner = 1; inner <= 5; inner += 2) /* odd: blocks of 2 bytes begin anywhere */
                 check_half_cut(r, mask, type, 1 + i % 3, extents[i], inner, t);

@@ -1,8 +1,10 @@
 /* packed.c - packing blocks and pieces for the way, and unpacking them: the same whatever carries them. */
 #include <string.h>
 
+#include "half.h"
 #include "mpp_rt.h"
 #include "packed.h"
+#include "sums.h"
 
 int64_t mpp_packed_block(const struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, int m, int64_t *count_out)
 {
@@ -42,7 +44,7 @@ void mpp_packed_all_gather(struct mpp_rank *r, unsigned mask, const struct mpp_c
     }
 }
 
-const float *mpp_packed_blocks(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const float *src)
+const void *mpp_packed_blocks(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const void *src)
 {
     if (cut->outer == 1)
         return src;
@@ -54,22 +56,51 @@ const float *mpp_packed_blocks(struct mpp_rank *r, unsigned mask, const struct m
             .src_stride = {0, 0, cut->extent * cut->inner},
             .dst_stride = {0, 0, valid * cut->inner},
             .run = valid * cut->inner,
-            .bytes = sizeof *src,
+            .bytes = cut->bytes,
         };
-        mpp_piece_copy(&piece, src + offset * cut->inner, r->workspace + 4 * mpp_packed_block(r, mask, cut, m, &count));
+        mpp_piece_copy(&piece, (const char *)src + cut->bytes * offset * cut->inner,
+                       r->workspace + cut->bytes * mpp_packed_block(r, mask, cut, m, &count));
     }
-    return (const float *)(const void *)r->workspace;
+    return r->workspace;
 }
 
 /* The last row first. */
-void mpp_packed_spread(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, float *dst)
+void mpp_packed_spread(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, void *dst)
 {
     int64_t offset, valid;
     mpp_mesh_block(r, mask, mpp_mesh_group_index(r, mask), cut->extent, &offset, &valid);
     if (valid < cut->block)
         for (int64_t o = cut->outer - 1; o > 0; o--)
-            memmove(dst + o * cut->block * cut->inner, dst + o * valid * cut->inner,
-                    (size_t)(valid * cut->inner) * sizeof *dst);
+            memmove((char *)dst + cut->bytes * o * cut->block * cut->inner, (char *)dst + cut->bytes * o * valid * cut->inner,
+                    (size_t)(cut->bytes * valid * cut->inner));
+}
+
+void mpp_packed_scatter_half(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, enum mpp_type type, const uint16_t *src,
+                             uint16_t *dst, mpp_packed_sum *sum)
+{
+    struct mpp_cut piece = *cut;
+    piece.outer = mpp_packed_half_rows(cut->outer, cut->extent, cut->inner);
+    for (int64_t o = 0; o < cut->outer; o += piece.outer) {
+        piece.outer = piece.outer < cut->outer - o ? piece.outer : cut->outer - o;
+        uint16_t *to = dst + o * cut->block * cut->inner;
+        sum(r, mask, &piece, type, mpp_packed_blocks(r, mask, &piece, src + o * cut->extent * cut->inner), to);
+        mpp_packed_spread(r, mask, &piece, to);
+    }
+}
+
+void mpp_packed_sum_halves(enum mpp_type type, const struct mpp_packed_terms *t, int64_t count, uint16_t *to)
+{
+    enum { TILE = 2048 };
+    float acc[TILE], term[TILE];
+    for (int64_t i = 0; i < count; i += TILE) {
+        int64_t n = count - i < TILE ? count - i : TILE;
+        for (int m = 0; m < t->n; m++) {
+            mpp_half_read(type, (m == t->own ? t->mine : t->theirs + m * t->stride) + i, n, m == 0 ? acc : term);
+            if (m > 0)
+                mpp_add_to(acc, term, n);
+        }
+        mpp_half_write(type, acc, n, to + i);
+    }
 }
 
 /* Elements of PIECE; the strides of STRIDE, of one side, become those of its packed form. */

@@ -12,15 +12,38 @@
 
 #include <stdint.h>
 
+#include "mpp_rt.h"
 #include "transport.h"
 
 /* Where the valid block of member M begins when blocks are packed one after the other; *COUNT_OUT: its elements. */
 int64_t mpp_packed_block(const struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, int m, int64_t *count_out);
 
 /* SRC as packed blocks: itself, or in the workspace. */
-const float *mpp_packed_blocks(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const float *src);
+const void *mpp_packed_blocks(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const void *src);
 /* DST begins with this rank's packed block: its rows go to their padded places. */
-void mpp_packed_spread(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, float *dst);
+void mpp_packed_spread(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, void *dst);
+
+/* A reduce-scatter of 16-bit floats, by as many rows of OUTER as MPP_PACKED_HALVES elements are: of several, they are packed in the
+ * workspace. SUM puts the sum of the members' blocks for this one at DST. */
+enum { MPP_PACKED_HALVES = 1 << 18 };
+static inline int64_t mpp_packed_half_rows(int64_t outer, int64_t extent, int64_t inner)
+{
+    int64_t most = extent * inner > 0 ? MPP_PACKED_HALVES / (extent * inner) : outer;
+    return most < 1 ? 1 : most < outer ? most : outer;
+}
+typedef void mpp_packed_sum(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, enum mpp_type type, const uint16_t *packed,
+                            uint16_t *dst);
+void mpp_packed_scatter_half(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, enum mpp_type type, const uint16_t *src,
+                             uint16_t *dst, mpp_packed_sum *sum);
+
+/* TO [count] = the sum of N members' 16-bit floats, in their order, formed in f32 and rounded once. Member OWN's are at MINE, which may
+ * be TO, member m's at THEIRS + m * STRIDE. */
+struct mpp_packed_terms {
+    int n, own;
+    const uint16_t *mine, *theirs;
+    int64_t stride;
+};
+void mpp_packed_sum_halves(enum mpp_type type, const struct mpp_packed_terms *t, int64_t count, uint16_t *to);
 
 /* Fetches all other members' packed blocks into PACKED, which has this rank's. */
 typedef void mpp_packed_gather(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, char *packed);

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "fail.h"
+#include "mpp_rt.h"
 #include "watch.h"
 
 struct mpp_program;
@@ -24,7 +25,7 @@ struct mpp_stage;
 struct mpp_tcp_place;
 struct mpp_transport;
 
-/* A dimension that a collective cuts, seen as [outer, extent, inner] of elements of 4 or 2 bytes; sums are of floats. */
+/* A dimension that a collective cuts, seen as [outer, extent, inner] of elements of 4 or 2 bytes. */
 struct mpp_cut {
     int64_t outer, extent, inner;
     int64_t block; /* padded extent of one member's part */
@@ -59,6 +60,10 @@ struct mpp_transport_ops {
     void (*all_gather)(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const void *src, void *dst);
     void (*reduce_scatter)(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const float *src,
                            float *dst);
+    /* The same of 16-bit floats of TYPE: 16 bits travel, sums are formed in f32 in the order of the members and rounded once. */
+    void (*all_reduce_half)(struct mpp_rank *r, unsigned mask, enum mpp_type type, uint16_t *x, int64_t count);
+    void (*reduce_scatter_half)(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, enum mpp_type type, const uint16_t *src,
+                                uint16_t *dst);
     void (*all_to_all)(struct mpp_rank *r, unsigned mask, const struct mpp_exchange *x, const void *src, void *dst);
     /* Blocking; messages between two ranks arrive in order, and the byte counts must match. */
     void (*send)(struct mpp_rank *r, int to, const void *data, int64_t bytes);

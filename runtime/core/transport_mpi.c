@@ -24,7 +24,10 @@
 
 #define MASKS (MPP_WORLD + 1)            /* sets of axes, and all ranks */
 #define CALL_ELEMENTS ((int64_t)1 << 28) /* MPI's counts are int */
+#define STAGED_HALVES ((int64_t)1 << 19) /* of all members together, of one piece of a sum of 16-bit floats */
 #define MAX_BEGUN 1024                   /* sums and gathers at a time that go on beside the rank's work, of each kind */
+#define SMALL_HALVES 1024
+#define HALF_TAG 2
 #define SCATTER_TAG 16
 #define EXPLAIN_S 3                      /* for the watch to say why MPI fails */
 
@@ -53,6 +56,9 @@ struct mpi {
     MPI_Comm comm[MASKS];
     struct mpp_mpi_shm *shared[MASKS]; /* groups of one host, else NULL */
     int *counts, *displacements; /* [n_ranks] */
+    int64_t staged_each;
+    uint16_t *staged;            /* [n_ranks, staged_each]: what members send of a sum of 16-bit floats */
+    MPI_Request *exchanges;      /* [2 n_ranks]: of its messages */
     char (*hosts)[MPP_HOST_NAME]; /* [n_ranks] */
     struct mpp_watch *watch;
     bool spans_hosts[MASKS];      /* this rank's group: sums and gathers go on beside its work */
@@ -80,6 +86,11 @@ static void check(struct mpp_rank *r, int rc, const char *what)
     mpp_fail(r, MPP_EXIT_SYSTEM, "rank %d: %s: %.*s", r->rank, what, n, text);
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 static int piece_of(const struct mpi *t, int64_t total, int64_t at)
 {
     return (int)(total - at < t->call_elements ? total - at : t->call_elements);
@@ -97,7 +108,7 @@ static void mpi_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t 
     const struct mpi *t = mpi_of(r);
     mpp_wait_begin(r, MPP_WAIT_ALL_REDUCE, (int)mask);
     if (t->shared[mask] != NULL && count >= MPP_MPI_SHM_LEAST) {
-        mpp_mpi_shm_all_reduce(t->shared[mask], x, count, maximum);
+        mpp_mpi_shm_all_reduce(t->shared[mask], MPP_TYPE_F32, x, count, maximum);
         mpp_wait_end(r);
         return;
     }
@@ -159,7 +170,7 @@ static void mpi_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct m
     mpp_wait_begin(r, MPP_WAIT_REDUCE_SCATTER, (int)mask);
     bool whole = set_counts(r, mask, cut);
     if (whole && t->shared[mask] != NULL)
-        mpp_mpi_shm_reduce_scatter(t->shared[mask], send, t->counts, t->displacements, dst);
+        mpp_mpi_shm_reduce_scatter(t->shared[mask], MPP_TYPE_F32, send, t->counts, t->displacements, dst);
     else if (whole)
         check(r, MPI_Reduce_scatter(send, dst, t->counts, MPI_FLOAT, MPI_SUM, t->comm[mask]), "MPI_Reduce_scatter");
     else
@@ -171,6 +182,78 @@ static void mpi_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct m
         }
     mpp_wait_end(r);
     mpp_packed_spread(r, mask, cut, dst);
+}
+
+/* ---- sums of 16-bit floats ---- */
+
+/* Piece AT of each block of SRC goes to its owner; the others' pieces of this rank's own are staged. */
+static void trade_pieces(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const uint16_t *src, int64_t at, int64_t own)
+{
+    struct mpi *t = mpi_of(r);
+    int n = 0;
+    for (int m = 0; m < mpp_mesh_group_size(r, mask); m++) {
+        int64_t count, place = mpp_packed_block(r, mask, cut, m, &count);
+        if (m == mpp_mesh_group_index(r, mask))
+            continue;
+        if (own > at)
+            check(r, MPI_Irecv(t->staged + m * t->staged_each, (int)least(own - at, t->staged_each), MPI_INT16_T, m, HALF_TAG, t->comm[mask],
+                               &t->exchanges[n++]), "MPI_Irecv");
+        if (count > at)
+            check(r, MPI_Isend(src + place + at, (int)least(count - at, t->staged_each), MPI_INT16_T, m, HALF_TAG, t->comm[mask],
+                               &t->exchanges[n++]), "MPI_Isend");
+    }
+    check(r, MPI_Waitall(n, t->exchanges, MPI_STATUSES_IGNORE), "MPI_Waitall");
+}
+
+/* DST = the sum of the members' blocks for this one; it may be this rank's own. */
+static void sum_half_blocks(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, enum mpp_type type, const uint16_t *src, uint16_t *dst)
+{
+    struct mpi *t = mpi_of(r);
+    struct mpp_packed_terms terms = {.n = mpp_mesh_group_size(r, mask), .own = mpp_mesh_group_index(r, mask), .theirs = t->staged,
+                                     .stride = t->staged_each};
+    if (t->shared[mask] != NULL && set_counts(r, mask, cut)) {
+        mpp_mpi_shm_reduce_scatter(t->shared[mask], type, src, t->counts, t->displacements, dst);
+        return;
+    }
+    int64_t own, count, longest = 0, place = mpp_packed_block(r, mask, cut, terms.own, &own);
+    for (int m = 0; m < terms.n; m++) {
+        (void)mpp_packed_block(r, mask, cut, m, &count);
+        longest = count > longest ? count : longest;
+    }
+    for (int64_t at = 0; at < longest; at += t->staged_each) {
+        trade_pieces(r, mask, cut, src, at, own);
+        terms.mine = src + place + at;
+        mpp_packed_sum_halves(type, &terms, least(own - at, t->staged_each), dst + at);
+    }
+}
+
+static void mpi_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, uint16_t *x, int64_t count)
+{
+    struct mpi *t = mpi_of(r);
+    int self = mpp_mesh_group_index(r, mask);
+    mpp_wait_begin(r, MPP_WAIT_ALL_REDUCE, (int)mask);
+    if (t->shared[mask] != NULL && count >= MPP_MPI_SHM_LEAST) {
+        mpp_mpi_shm_all_reduce(t->shared[mask], type, x, count, false);
+    } else if (count <= least(SMALL_HALVES, t->staged_each)) { /* whole to all, which saves a round trip */
+        struct mpp_packed_terms terms = {.n = mpp_mesh_group_size(r, mask), .own = self, .mine = x, .theirs = t->staged, .stride = count};
+        check(r, MPI_Allgather(x, (int)count, MPI_INT16_T, t->staged, (int)count, MPI_INT16_T, t->comm[mask]), "MPI_Allgather");
+        mpp_packed_sum_halves(type, &terms, count, x);
+    } else {
+        int64_t offset, valid, own;
+        struct mpp_cut cut = {.outer = 1, .extent = count, .inner = 1, .bytes = sizeof *x};
+        cut.block = mpp_mesh_block(r, mask, 0, count, &offset, &valid);
+        sum_half_blocks(r, mask, &cut, type, x, x + mpp_packed_block(r, mask, &cut, self, &own));
+        gather_packed(r, mask, &cut, (char *)x);
+    }
+    mpp_wait_end(r);
+}
+
+static void mpi_reduce_scatter_half(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, enum mpp_type type, const uint16_t *src,
+                                    uint16_t *dst)
+{
+    mpp_wait_begin(r, MPP_WAIT_REDUCE_SCATTER, (int)mask);
+    mpp_packed_scatter_half(r, mask, cut, type, src, dst, sum_half_blocks);
+    mpp_wait_end(r);
 }
 
 /* ---- sums beside the rank's work ---- */
@@ -413,6 +496,8 @@ static void mpi_free(struct mpp_transport *base)
     mpp_watch_free(t->watch);
     free(t->counts);
     free(t->displacements);
+    free(t->staged);
+    free(t->exchanges);
     free(t->hosts);
     free(t);
 }
@@ -446,6 +531,8 @@ static const struct mpp_transport_ops mpi_ops = {
     .wait = mpi_wait,
     .all_gather = mpi_all_gather,
     .reduce_scatter = mpi_reduce_scatter,
+    .all_reduce_half = mpi_all_reduce_half,
+    .reduce_scatter_half = mpi_reduce_scatter_half,
     .all_to_all = mpi_all_to_all,
     .send = mpi_send,
     .receive = mpi_receive,
@@ -511,7 +598,11 @@ static struct mpi *make_transport(int size, int64_t call_elements)
     t->counts = calloc((size_t)size, sizeof *t->counts);
     t->displacements = calloc((size_t)size, sizeof *t->displacements);
     t->hosts = calloc((size_t)size, sizeof *t->hosts);
-    return t->counts != NULL && t->displacements != NULL && t->hosts != NULL ? t : NULL; /* the process ends */
+    t->staged_each = least(STAGED_HALVES / size + 1, t->call_elements);
+    t->staged = calloc((size_t)(size * t->staged_each), sizeof *t->staged);
+    t->exchanges = calloc((size_t)(2 * size), sizeof *t->exchanges);
+    bool well = t->counts != NULL && t->displacements != NULL && t->hosts != NULL && t->staged != NULL && t->exchanges != NULL;
+    return well ? t : NULL; /* the process ends */
 }
 
 /* Every process gets the same code and message. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "half.h"
 #include "pause.h"
 #include "sums.h"
 
@@ -45,9 +46,15 @@ static void meet(struct mpp_mpi_shm *s)
         }
 }
 
-static float *slot(const struct mpp_mpi_shm *s, int member, int which)
+static void *slot(const struct mpp_mpi_shm *s, int member, int which)
 {
     return s->heads[member]->buffer + which * s->slot_floats;
+}
+
+/* Elements of BYTES that a slot holds. */
+static int64_t slot_room(const struct mpp_mpi_shm *s, int64_t bytes)
+{
+    return s->slot_floats * (int64_t)sizeof(float) / bytes;
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -55,16 +62,37 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static void copy(float *to, const float *from, int64_t count)
+static void copy(void *to, const void *from, int64_t bytes)
 {
-    if (count > 0)
-        memcpy(to, from, (size_t)count * sizeof *to);
+    if (bytes > 0)
+        memcpy(to, from, (size_t)bytes);
+}
+
+/* The same as combine, of 16-bit floats: formed in f32, rounded once. */
+static void combine_halves(const struct mpp_mpi_shm *s, enum mpp_type type, uint16_t *sum, const uint16_t *mine, int64_t count)
+{
+    enum { TILE = 2048 };
+    float acc[TILE], term[TILE];
+    for (int64_t i = 0; i < count; i += TILE) {
+        int64_t n = least(count - i, TILE);
+        for (int m = 0; m < s->n; m++) {
+            mpp_half_read(type, (m == s->self ? mine : (const uint16_t *)slot(s, m, s->self)) + i, n, m == 0 ? acc : term);
+            if (m > 0)
+                mpp_add_to(acc, term, n);
+        }
+        mpp_half_write(type, acc, n, sum + i);
+    }
 }
 
 /* ACC = the sum, in rank order, of every member's slot for this one; MINE stands for its own. */
-static void combine(const struct mpp_mpi_shm *s, float *acc, const float *mine, int64_t count, bool maximum)
+static void combine(const struct mpp_mpi_shm *s, enum mpp_type type, void *sum, const void *mine, int64_t count, bool maximum)
 {
-    copy(acc, s->self == 0 ? mine : slot(s, 0, s->self), count);
+    if (type != MPP_TYPE_F32) {
+        combine_halves(s, type, sum, mine, count);
+        return;
+    }
+    float *acc = sum;
+    copy(acc, s->self == 0 ? mine : slot(s, 0, s->self), count * (int64_t)sizeof *acc);
     for (int m = 1; m < s->n; m++) {
         const float *from = m == s->self ? mine : slot(s, m, s->self);
         if (maximum)
@@ -75,43 +103,47 @@ static void combine(const struct mpp_mpi_shm *s, float *acc, const float *mine, 
 }
 
 /* Of each chunk member m finishes share m: the others offer it in their slots m, it offers the result in its own. */
-void mpp_mpi_shm_all_reduce(struct mpp_mpi_shm *s, float *x, int64_t count, bool maximum)
+void mpp_mpi_shm_all_reduce(struct mpp_mpi_shm *s, enum mpp_type type, void *x, int64_t count, bool maximum)
 {
+    const int64_t bytes = type == MPP_TYPE_F32 ? 4 : 2, room = slot_room(s, bytes), align = SLOT_ALIGN * 4 / bytes;
     for (int64_t at = 0; at < count;) {
-        int64_t chunk = least(count - at, s->slot_floats * s->n);
+        int64_t chunk = least(count - at, room * s->n);
         int64_t share = (chunk + s->n - 1) / s->n;
-        share = least((share + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN, s->slot_floats);
+        share = least((share + align - 1) / align * align, room);
+        char *here = (char *)x + bytes * at;
         for (int m = 0; m < s->n; m++)
             if (m != s->self)
-                copy(slot(s, s->self, m), x + at + m * share, least(share, chunk - m * share));
+                copy(slot(s, s->self, m), here + bytes * m * share, bytes * least(share, chunk - m * share));
         meet(s);
-        float *mine = x + at + s->self * share, *result = slot(s, s->self, s->self);
+        void *mine = here + bytes * s->self * share, *result = slot(s, s->self, s->self);
         int64_t own = least(share, chunk - s->self * share);
         if (own > 0) {
-            combine(s, result, mine, own, maximum);
-            copy(mine, result, own);
+            combine(s, type, result, mine, own, maximum);
+            copy(mine, result, bytes * own);
         }
         meet(s); /* slots other than a member's own are read; its own is written again after the next meeting */
         for (int m = 0; m < s->n; m++)
             if (m != s->self)
-                copy(x + at + m * share, slot(s, m, m), least(share, chunk - m * share));
+                copy(here + bytes * m * share, slot(s, m, m), bytes * least(share, chunk - m * share));
         at += chunk;
     }
 }
 
-void mpp_mpi_shm_reduce_scatter(struct mpp_mpi_shm *s, const float *src, const int *counts, const int *places, float *dst)
+void mpp_mpi_shm_reduce_scatter(struct mpp_mpi_shm *s, enum mpp_type type, const void *src, const int *counts, const int *places, void *dst)
 {
+    const int64_t bytes = type == MPP_TYPE_F32 ? 4 : 2, room = slot_room(s, bytes);
+    const char *from = src;
     int64_t longest = 0;
     for (int m = 0; m < s->n; m++)
         longest = counts[m] > longest ? counts[m] : longest;
-    for (int64_t at = 0; at < longest; at += s->slot_floats) {
+    for (int64_t at = 0; at < longest; at += room) {
         for (int m = 0; m < s->n; m++)
             if (m != s->self)
-                copy(slot(s, s->self, m), src + places[m] + at, least(s->slot_floats, counts[m] - at));
+                copy(slot(s, s->self, m), from + bytes * (places[m] + at), bytes * least(room, counts[m] - at));
         meet(s);
-        int64_t own = least(s->slot_floats, counts[s->self] - at);
+        int64_t own = least(room, counts[s->self] - at);
         if (own > 0)
-            combine(s, dst + at, src + places[s->self] + at, own, false);
+            combine(s, type, (char *)dst + bytes * at, from + bytes * (places[s->self] + at), own, false);
         meet(s);
     }
 }

@@ -2,7 +2,7 @@
  *
  *     struct mpp_mpi_shm *s = mpp_mpi_shm_new(comm);             // collective; NULL: use MPI's own
  *     if (s != NULL && count >= MPP_MPI_SHM_LEAST)
- *         mpp_mpi_shm_all_reduce(s, x, count, false);
+ *         mpp_mpi_shm_all_reduce(s, MPP_TYPE_F32, x, count, false);
  *     mpp_mpi_shm_free(s);                                        // collective, before MPI_Finalize
  *
  * MPI's own all-reduce of a large array moves it through memory several times (figures: docs/performance.md). Here chunks
@@ -16,7 +16,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MPP_MPI_SHM_LEAST 1024 /* floats; MPI sends less in a microsecond or two */
+#include "mpp_rt.h"
+
+#define MPP_MPI_SHM_LEAST 1024 /* elements; MPI sends less in a microsecond or two */
 
 struct mpp_mpi_shm;
 
@@ -24,11 +26,11 @@ struct mpp_mpi_shm;
 struct mpp_mpi_shm *mpp_mpi_shm_new(MPI_Comm comm);
 void mpp_mpi_shm_free(struct mpp_mpi_shm *s);
 
-/* In place, COUNT floats. */
-void mpp_mpi_shm_all_reduce(struct mpp_mpi_shm *s, float *x, int64_t count, bool maximum);
+/* In place, COUNT elements of TYPE; sums of 16-bit floats are formed in f32 and rounded once. */
+void mpp_mpi_shm_all_reduce(struct mpp_mpi_shm *s, enum mpp_type type, void *x, int64_t count, bool maximum);
 
-/* The sum over members of block SELF of SRC into DST; block m is COUNTS[m] floats at PLACES[m]. */
-void mpp_mpi_shm_reduce_scatter(struct mpp_mpi_shm *s, const float *src, const int *counts, const int *places, float *dst);
+/* The sum over members of block SELF of SRC into DST; block m is COUNTS[m] elements at PLACES[m]. */
+void mpp_mpi_shm_reduce_scatter(struct mpp_mpi_shm *s, enum mpp_type type, const void *src, const int *counts, const int *places, void *dst);
 
 #endif
 #endif

@@ -217,12 +217,13 @@ static int64_t block_of(const struct mpp_rank *r, unsigned mask, const struct bl
     return place;
 }
 
-/* Piece AT of each block of SRC goes to its owner; this rank's is summed into DST. */
-static void sum_pieces(struct mpp_rank *r, unsigned mask, const struct blocks *b, const float *src, float *dst, int64_t at, bool maximum)
+/* Piece AT of each block of SRC, of BYTES an element, goes to its owner, and those of this rank's own are staged; returns their elements. */
+static int64_t trade_pieces(struct mpp_rank *r, unsigned mask, const struct blocks *b, int64_t bytes, const char *src, int64_t at)
 {
     struct tcp *t = tcp_of(r);
     int n = mpp_mesh_group_size(r, mask), self = mpp_mesh_group_index(r, mask);
-    int64_t own, count, place, own_place = block_of(r, mask, b, self, &own);
+    int64_t own, count, place;
+    (void)block_of(r, mask, b, self, &own);
     int64_t own_some = own > at ? least(own - at, t->staged_floats) : 0;
     for (int m = 0; m < n; m++) {
         int peer = mpp_mesh_member(r, mask, m);
@@ -230,13 +231,28 @@ static void sum_pieces(struct mpp_rank *r, unsigned mask, const struct blocks *b
             continue;
         place = block_of(r, mask, b, m, &count);
         if (count > at)
-            post_out(r, peer, src + place + at, 4 * least(count - at, t->staged_floats), tag_of(TAG_SUM, mask));
+            post_out(r, peer, src + bytes * (place + at), bytes * least(count - at, t->staged_floats), tag_of(TAG_SUM, mask));
         if (own_some > 0)
-            post_in(r, peer, t->staged + m * t->staged_floats, 4 * own_some, tag_of(TAG_SUM, mask));
+            post_in(r, peer, t->staged + m * t->staged_floats, bytes * own_some, tag_of(TAG_SUM, mask));
     }
     finish(r);
-    if (own_some > 0)
-        add_staged(r, mask, src + own_place + at, dst + at, own_some, maximum);
+    return own_some;
+}
+
+/* The sum of piece AT of this rank's block to DST + AT. */
+static void sum_pieces(struct mpp_rank *r, unsigned mask, const struct blocks *b, const float *src, float *dst, int64_t at, bool maximum)
+{
+    int64_t own, place = block_of(r, mask, b, mpp_mesh_group_index(r, mask), &own);
+    int64_t some = trade_pieces(r, mask, b, sizeof *src, (const char *)src, at);
+    if (some > 0)
+        add_staged(r, mask, src + place + at, dst + at, some, maximum);
+}
+
+static struct mpp_packed_terms staged_halves(const struct mpp_rank *r, unsigned mask, const uint16_t *mine)
+{
+    const struct tcp *t = tcp_of(r);
+    return (struct mpp_packed_terms){.n = mpp_mesh_group_size(r, mask), .own = mpp_mesh_group_index(r, mask), .mine = mine,
+                                     .theirs = (const uint16_t *)(const void *)t->staged, .stride = 2 * t->staged_floats};
 }
 
 static int64_t largest_block(const struct mpp_rank *r, unsigned mask, const struct blocks *b)
@@ -267,27 +283,75 @@ static void share_blocks(struct mpp_rank *r, unsigned mask, const struct blocks 
     finish(r);
 }
 
+/* X [count], of BYTES an element, of every member, staged; its own is X. */
+static void stage_all(struct mpp_rank *r, unsigned mask, int64_t bytes, const void *x, int64_t count)
+{
+    struct tcp *t = tcp_of(r);
+    for (int m = 0; m < mpp_mesh_group_size(r, mask); m++)
+        if (m != mpp_mesh_group_index(r, mask)) {
+            post_out(r, mpp_mesh_member(r, mask, m), x, bytes * count, tag_of(TAG_SUM, mask));
+            post_in(r, mpp_mesh_member(r, mask, m), t->staged + m * t->staged_floats, bytes * count, tag_of(TAG_SUM, mask));
+        }
+    finish(r);
+}
+
 static void tcp_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, bool maximum)
 {
     struct tcp *t = tcp_of(r);
-    int n = mpp_mesh_group_size(r, mask), self = mpp_mesh_group_index(r, mask);
     mpp_wait_begin(r, MPP_WAIT_ALL_REDUCE, (int)mask);
     if (count <= least(SMALL_FLOATS, t->staged_floats)) {
-        for (int m = 0; m < n; m++)
-            if (m != self) {
-                post_out(r, mpp_mesh_member(r, mask, m), x, 4 * count, tag_of(TAG_SUM, mask));
-                post_in(r, mpp_mesh_member(r, mask, m), t->staged + m * t->staged_floats, 4 * count, tag_of(TAG_SUM, mask));
-            }
-        finish(r);
+        stage_all(r, mask, sizeof *x, x, count);
         add_staged(r, mask, x, x, count, maximum);
     } else {
         struct blocks b = {.count = count};
         int64_t own;
-        float *to = x + block_of(r, mask, &b, self, &own);
+        float *to = x + block_of(r, mask, &b, mpp_mesh_group_index(r, mask), &own);
         for (int64_t at = 0, most = largest_block(r, mask, &b); at < most; at += t->staged_floats)
             sum_pieces(r, mask, &b, x, to, at, maximum);
         share_blocks(r, mask, &b, sizeof *x, (char *)x, tag_of(TAG_SUM_DONE, mask));
     }
+    mpp_wait_end(r);
+}
+
+/* DST = the sum of the members' blocks for this one; it may be this rank's own. */
+static void sum_half_blocks(struct mpp_rank *r, unsigned mask, const struct blocks *b, enum mpp_type type, const uint16_t *src, uint16_t *dst)
+{
+    int64_t own, place = block_of(r, mask, b, mpp_mesh_group_index(r, mask), &own);
+    for (int64_t at = 0, most = largest_block(r, mask, b); at < most; at += tcp_of(r)->staged_floats) {
+        int64_t some = trade_pieces(r, mask, b, sizeof *src, (const char *)src, at);
+        struct mpp_packed_terms terms = staged_halves(r, mask, src + place + at);
+        mpp_packed_sum_halves(type, &terms, some, dst + at);
+    }
+}
+
+static void tcp_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, uint16_t *x, int64_t count)
+{
+    mpp_wait_begin(r, MPP_WAIT_ALL_REDUCE, (int)mask);
+    if (count <= least(SMALL_FLOATS, tcp_of(r)->staged_floats)) {
+        struct mpp_packed_terms terms = staged_halves(r, mask, x);
+        stage_all(r, mask, sizeof *x, x, count);
+        mpp_packed_sum_halves(type, &terms, count, x);
+    } else {
+        struct blocks b = {.count = count};
+        int64_t own;
+        sum_half_blocks(r, mask, &b, type, x, x + block_of(r, mask, &b, mpp_mesh_group_index(r, mask), &own));
+        share_blocks(r, mask, &b, sizeof *x, (char *)x, tag_of(TAG_SUM_DONE, mask));
+    }
+    mpp_wait_end(r);
+}
+
+static void sum_packed_halves(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, enum mpp_type type, const uint16_t *packed,
+                              uint16_t *dst)
+{
+    struct blocks b = {.cut = cut};
+    sum_half_blocks(r, mask, &b, type, packed, dst);
+}
+
+static void tcp_reduce_scatter_half(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, enum mpp_type type, const uint16_t *src,
+                                    uint16_t *dst)
+{
+    mpp_wait_begin(r, MPP_WAIT_REDUCE_SCATTER, (int)mask);
+    mpp_packed_scatter_half(r, mask, cut, type, src, dst, sum_packed_halves);
     mpp_wait_end(r);
 }
 
@@ -496,6 +560,8 @@ static const struct mpp_transport_ops tcp_ops = {
     .wait = tcp_look,
     .all_gather = tcp_all_gather,
     .reduce_scatter = tcp_reduce_scatter,
+    .all_reduce_half = tcp_all_reduce_half,
+    .reduce_scatter_half = tcp_reduce_scatter_half,
     .all_to_all = tcp_all_to_all,
     .send = tcp_send,
     .receive = tcp_receive,

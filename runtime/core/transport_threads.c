@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "flows.h"
+#include "half.h"
 #include "mpp_rt.h"
 #include "pause.h"
 #include "progress.h"
@@ -221,6 +222,50 @@ static void threads_reduce_scatter(struct mpp_rank *r, unsigned mask, const stru
     group_part(r, g);
 }
 
+/* TO = the sum, in rank order, of what all members published at element FROM on, rounded once. */
+static void sum_halves(const struct group *g, enum mpp_type type, int64_t from, int64_t count, uint16_t *to)
+{
+    float acc[TILE], term[TILE];
+    for (int64_t i = 0; i < count; i += TILE) {
+        int64_t n = count - i < TILE ? count - i : TILE;
+        mpp_half_read(type, (const uint16_t *)g->published[0] + from + i, n, acc);
+        for (int m = 1; m < g->n; m++) {
+            mpp_half_read(type, (const uint16_t *)g->published[m] + from + i, n, term);
+            mpp_add_to(acc, term, n);
+        }
+        mpp_half_write(type, acc, n, to + i);
+    }
+}
+
+static void threads_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, uint16_t *x, int64_t count)
+{
+    struct group *g = group_publish(r, MPP_WAIT_ALL_REDUCE, mask, x);
+    int64_t share = (count + g->n - 1) / g->n;
+    uint16_t done[TILE];
+    share = (share + 2 * MPP_SUM_LANES - 1) / (2 * MPP_SUM_LANES) * (2 * MPP_SUM_LANES);
+    int64_t begin = mpp_mesh_group_index(r, mask) * share;
+    int64_t end = begin + share < count ? begin + share : count;
+    for (int64_t i = begin; i < end; i += TILE) {
+        int64_t n = end - i < TILE ? end - i : TILE;
+        sum_halves(g, type, i, n, done);
+        /* No other member touches these elements until the barrier. */
+        for (int m = 0; m < g->n; m++)
+            memcpy((uint16_t *)(uintptr_t)g->published[m] + i, done, (size_t)n * sizeof *x);
+    }
+    group_part(r, g);
+}
+
+static void threads_reduce_scatter_half(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, enum mpp_type type,
+                                        const uint16_t *src, uint16_t *dst)
+{
+    struct group *g = group_publish(r, MPP_WAIT_REDUCE_SCATTER, mask, src);
+    int64_t offset, valid;
+    mpp_mesh_block(r, mask, mpp_mesh_group_index(r, mask), cut->extent, &offset, &valid);
+    for (int64_t o = 0; o < cut->outer; o++)
+        sum_halves(g, type, (o * cut->extent + offset) * cut->inner, valid * cut->inner, dst + o * cut->block * cut->inner);
+    group_part(r, g);
+}
+
 static void threads_all_to_all(struct mpp_rank *r, unsigned mask, const struct mpp_exchange *x, const void *src,
                                void *dst)
 {
@@ -359,6 +404,8 @@ static const struct mpp_transport_ops threads_ops = {
     .all_reduce = threads_all_reduce,
     .all_gather = threads_all_gather,
     .reduce_scatter = threads_reduce_scatter,
+    .all_reduce_half = threads_all_reduce_half,
+    .reduce_scatter_half = threads_reduce_scatter_half,
     .all_to_all = threads_all_to_all,
     .send = threads_send,
     .receive = threads_receive,

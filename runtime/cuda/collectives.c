@@ -9,45 +9,7 @@
 #include "core/transport.h"
 #include "cuda/cuda_internal.h"
 #include "cuda/kernels_copy.h"
-
-/* ---- cuts ------------------------------------------------------------------------------------------------------ */
-
-/* [outer, extent, inner] in parts of [outer, block, inner], one for each member. */
-struct cut {
-    int64_t outer, extent, inner, block, bytes;
-    int n;        /* members */
-    bool even;    /* the parts lie side by side as they are: outer is 1 and no block is short */
-};
-
-static struct cut cut_of(const struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, int64_t bytes)
-{
-    int64_t offset, valid;
-    struct cut c = {.outer = outer, .extent = extent, .inner = inner, .bytes = bytes, .n = mpp_mesh_group_size(r, mask)};
-    c.block = mpp_mesh_block(r, mask, 0, extent, &offset, &valid);
-    c.even = outer == 1 && c.block * c.n == extent;
-    return c;
-}
-
-static int64_t part_elements(const struct cut *c)
-{
-    return c->outer * c->block * c->inner;
-}
-
-/* Between the whole array and the parts, which lie one after the other at PARTS. */
-static void move_parts(struct mpp_rank *r, cudaStream_t stream, unsigned mask, const struct cut *c, bool to_parts, void *whole,
-                       void *parts)
-{
-    for (int i = 0; i < c->n; i++) {
-        int64_t offset, valid;
-        (void)mpp_mesh_block(r, mask, i, c->extent, &offset, &valid);
-        char *at = (char *)whole + c->bytes * offset * c->inner, *part = (char *)parts + c->bytes * i * part_elements(c);
-        int64_t wide = c->extent * c->inner, narrow = c->block * c->inner;
-        struct mpp_box box = {.n_dims = 1, .n = {c->outer}, .src_stride = {to_parts ? wide : narrow},
-                              .dst_stride = {to_parts ? narrow : wide}, .run = valid * c->inner, .bytes = c->bytes};
-        if (valid > 0)
-            mpp_cuda_copy_box(r, stream, &box, to_parts ? at : part, to_parts ? part : at);
-    }
-}
+#include "cuda/parts.h"
 
 static void copy(struct mpp_rank *r, void *dst, const void *src, int64_t bytes)
 {
@@ -69,25 +31,23 @@ void mpp_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, 
 }
 
 /* Sums SRC, whose parts may be packed, into DST on STREAM. */
-static void scatter_sums(struct mpp_rank *r, cudaStream_t stream, enum mpp_scratch kind, unsigned mask, const struct cut *c,
+static void scatter_sums(struct mpp_rank *r, cudaStream_t stream, enum mpp_scratch kind, unsigned mask, const struct mpp_parts *c,
                          const float *src, float *dst)
 {
     const float *parts = src;
     ncclComm_t comm = mpp_cuda_group(r, mask);
     if (!c->even) {
-        size_t bytes = (size_t)(c->n * part_elements(c)) * sizeof(float);
-        float *packed = mpp_cuda_scratch(r, kind, bytes);
-        MPP_CUDA_CHECK(r, cudaMemsetAsync(packed, 0, bytes, stream)); /* short blocks */
-        move_parts(r, stream, mask, c, true, (void *)(uintptr_t)src, packed);
+        float *packed = mpp_cuda_scratch(r, kind, (size_t)(c->n * mpp_part_elements(c)) * sizeof *packed);
+        mpp_parts_pack(r, stream, mask, c, src, packed);
         parts = packed;
     }
     mpp_cuda_meets(r, MPP_WAIT_REDUCE_SCATTER, (int)mask);
-    MPP_NCCL_CHECK(r, mask, comm, ncclReduceScatter(parts, dst, (size_t)part_elements(c), ncclFloat32, ncclSum, comm, stream));
+    MPP_NCCL_CHECK(r, mask, comm, ncclReduceScatter(parts, dst, (size_t)mpp_part_elements(c), ncclFloat32, ncclSum, comm, stream));
 }
 
 void mpp_reduce_scatter(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, const float *src, float *dst)
 {
-    struct cut c = cut_of(r, mask, outer, extent, inner, 4);
+    struct mpp_parts c = mpp_parts_of(r, mask, outer, extent, inner, 4);
     if (c.n == 1) {
         copy(r, dst, src, 4 * outer * extent * inner);
         return;
@@ -102,32 +62,39 @@ void mpp_reduce_scatter(struct mpp_rank *r, unsigned mask, int64_t outer, int64_
 /* Where a sum of so many bytes takes several times as long as it takes to begin one: 8 MiB at 100 GB/s are 80 us. */
 enum { BUCKET_BYTES = 8 << 20 };
 
-/* Small sums wait for others, so that a layer's biases and norms cost one call; at the latest until mpp_wait. */
-void mpp_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t count)
+/* Small sums wait for others, so that a layer's biases and norms, split or not, cost one call; at the latest until mpp_wait. What is
+ * packed at a time is no more than BUCKET_BYTES, or one sum's (codegen/beside.c). */
+static void add_to_bucket(struct mpp_rank *r, unsigned mask, int64_t bytes, struct mpp_begun sum)
 {
-    if (mpp_mesh_group_size(r, mask) == 1 || count <= 0)
-        return;
     struct mpp_bucket *b = &r->device->bucket;
-    if (b->mask != mask)
+    if (b->mask != mask || (b->packed > 0 && 4 * (b->packed + sum.packed) > BUCKET_BYTES))
         mpp_cuda_empty_bucket(r);
     r->device->n_begun++;
     b->mask = mask;
-    b->x[b->n] = x;
-    b->count[b->n++] = count;
-    b->bytes += 4 * count;
+    b->sums[b->n++] = sum;
+    b->bytes += bytes;
+    b->packed += sum.packed;
     if (b->n == MPP_BUCKET_SUMS || b->bytes >= BUCKET_BYTES)
         mpp_cuda_empty_bucket(r);
 }
 
+void mpp_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t count)
+{
+    if (mpp_mesh_group_size(r, mask) == 1 || count <= 0)
+        return;
+    add_to_bucket(r, mask, 4 * count, (struct mpp_begun){.src = x, .count = count});
+}
+
 void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, float *src, float *dst)
 {
-    struct cut c = cut_of(r, mask, outer, extent, inner, 4);
+    struct mpp_parts c = mpp_parts_of(r, mask, outer, extent, inner, 4);
     if (c.n == 1) {
         copy(r, dst, src, 4 * outer * extent * inner);
         return;
     }
-    r->device->n_begun++;
-    scatter_sums(r, mpp_cuda_beside(r), MPP_SCRATCH_BESIDE, mask, &c, src, dst);
+    int64_t all = c.n * mpp_part_elements(&c);
+    add_to_bucket(r, mask, 4 * all, (struct mpp_begun){.src = src, .dst = dst, .count = mpp_part_elements(&c), .extent = extent, .inner = inner,
+                                                       .packed = c.even ? 0 : all});
 }
 
 void mpp_wait(struct mpp_rank *r)
@@ -145,18 +112,18 @@ void mpp_wait(struct mpp_rank *r)
 static void gather(struct mpp_rank *r, cudaStream_t stream, enum mpp_scratch kind, int64_t bytes, unsigned mask, int64_t outer,
                    int64_t extent, int64_t inner, const void *src, void *dst)
 {
-    struct cut c = cut_of(r, mask, outer, extent, inner, bytes);
+    struct mpp_parts c = mpp_parts_of(r, mask, outer, extent, inner, bytes);
     if (c.n == 1) {
         copy(r, dst, src, bytes * outer * extent * inner);
         return;
     }
     double begun_s = mpp_trace_begin(r);
     ncclComm_t comm = mpp_cuda_group(r, mask);
-    void *parts = c.even ? dst : mpp_cuda_scratch(r, kind, (size_t)(c.n * part_elements(&c) * bytes));
+    void *parts = c.even ? dst : mpp_cuda_scratch(r, kind, (size_t)(c.n * mpp_part_elements(&c) * bytes));
     mpp_cuda_meets(r, MPP_WAIT_ALL_GATHER, (int)mask);
-    MPP_NCCL_CHECK(r, mask, comm, ncclAllGather(src, parts, (size_t)(part_elements(&c) * bytes), ncclInt8, comm, stream));
+    MPP_NCCL_CHECK(r, mask, comm, ncclAllGather(src, parts, (size_t)(mpp_part_elements(&c) * bytes), ncclInt8, comm, stream));
     if (!c.even)
-        move_parts(r, stream, mask, &c, false, dst, parts);
+        mpp_parts_move(r, stream, mask, &c, false, dst, parts);
     mpp_trace_end(r, begun_s, MPP_TRACE_ALL_GATHER, (int)mask, 0, bytes * outer * extent * inner);
 }
 
@@ -349,44 +316,86 @@ void mpp_to_partial_half(struct mpp_rank *r, unsigned mask, const void *src, voi
     to_partial(r, mask, src, dst, 2 * count);
 }
 
-/* ---- sums of 16-bit floats: formed in f32, a part at a time ------------------------------------------------------------------ */
+/* ---- sums of 16-bit floats: 16 bits travel, sums are formed in f32 ------------------------------------------------------------ */
 
-enum { PART = 1 << 24 }; /* floats */
+enum { PART = 1 << 25 }; /* elements at a time */
+
+enum { ALIGNED = 64 }; /* elements that shares are multiples of */
+
+/* Of WHOLE elements in shares of STRIDE, how many are member M's. */
+static int64_t share_of(int64_t whole, int64_t stride, int m)
+{
+    int64_t left = whole - m * stride;
+    return left < 0 ? 0 : left < stride ? left : stride;
+}
+
+/* Share m of PARTS goes to member m, and the sum of what this one gets, and has, to OUT. IN [n, stride]: room for what comes. */
+static void sum_parts(struct mpp_rank *r, unsigned mask, enum mpp_type type, const uint16_t *parts, int64_t stride, int64_t whole, uint16_t *in,
+                      uint16_t *out)
+{
+    cudaStream_t stream = r->device->compute;
+    ncclComm_t comm = mpp_cuda_group(r, mask);
+    int n = mpp_mesh_group_size(r, mask), own = mpp_mesh_group_index(r, mask);
+    int64_t count = share_of(whole, stride, own);
+    mpp_cuda_bundle_begin(r, mask, comm);
+    for (int m = 0; m < n; m++) {
+        int64_t theirs = share_of(whole, stride, m);
+        if (m != own && theirs > 0)
+            MPP_NCCL_CHECK(r, mask, comm, ncclSend(parts + m * stride, (size_t)(2 * theirs), ncclInt8, m, comm, stream));
+        if (m != own && count > 0)
+            MPP_NCCL_CHECK(r, mask, comm, ncclRecv(in + m * stride, (size_t)(2 * count), ncclInt8, m, comm, stream));
+    }
+    mpp_cuda_meets(r, MPP_WAIT_REDUCE_SCATTER, (int)mask);
+    mpp_cuda_bundle_end(r, mask, comm);
+    struct mpp_half_terms t = {.n = n, .own = own, .count = count, .stride = stride, .mine = parts + own * stride, .theirs = in};
+    mpp_cuda_sum_halves(r, stream, type, &t, out);
+}
+
+/* X [count] becomes its sum. Each member sums a share, which the others get; the last ones may be short, and go through scratch memory. */
+static void sum_shares(struct mpp_rank *r, unsigned mask, enum mpp_type type, uint16_t *x, int64_t count)
+{
+    int n = mpp_mesh_group_size(r, mask), own = mpp_mesh_group_index(r, mask);
+    int64_t share = (count + n * ALIGNED - 1) / (n * ALIGNED) * ALIGNED;
+    uint16_t *in = mpp_cuda_scratch(r, MPP_SCRATCH_UNPACK, (size_t)(n * share) * sizeof *in), *all = x;
+    if (n * share != count)
+        all = mpp_cuda_scratch(r, MPP_SCRATCH_PACK, (size_t)(n * share) * sizeof *all);
+    sum_parts(r, mask, type, x, share, count, in, all + own * share);
+    ncclComm_t comm = mpp_cuda_group(r, mask);
+    mpp_cuda_meets(r, MPP_WAIT_ALL_GATHER, (int)mask);
+    MPP_NCCL_CHECK(r, mask, comm, ncclAllGather(all + own * share, all, (size_t)(2 * share), ncclInt8, comm, r->device->compute));
+    if (all != x)
+        copy(r, x, all, 2 * count);
+}
 
 void mpp_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, void *x, int64_t count)
 {
     if (mpp_mesh_group_size(r, mask) == 1 || count <= 0)
         return;
     double begun_s = mpp_trace_begin(r);
-    cudaStream_t stream = r->device->compute;
-    ncclComm_t comm = mpp_cuda_group(r, mask);
-    float *wide = mpp_cuda_scratch(r, MPP_SCRATCH_PACK, (size_t)(count < PART ? count : PART) * sizeof *wide);
-    for (int64_t i = 0; i < count; i += PART) {
-        int64_t n = count - i < PART ? count - i : PART;
-        mpp_cuda_widen(r, stream, type, n, (const uint16_t *)x + i, wide);
-        mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)mask);
-        MPP_NCCL_CHECK(r, mask, comm, ncclAllReduce(wide, wide, (size_t)n, ncclFloat32, ncclSum, comm, stream));
-        mpp_cuda_round(r, stream, type, n, wide, (uint16_t *)x + i);
-    }
+    for (int64_t i = 0; i < count; i += PART)
+        sum_shares(r, mask, type, (uint16_t *)x + i, count - i < PART ? count - i : PART);
     mpp_trace_end(r, begun_s, MPP_TRACE_ALL_REDUCE, (int)mask, 0, 2 * count);
 }
 
 void mpp_reduce_scatter_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, int64_t outer, int64_t extent, int64_t inner,
                              const void *src, void *dst)
 {
-    struct cut c = cut_of(r, mask, outer, extent, inner, 4);
-    int64_t count = outer * extent * inner;
+    struct mpp_parts c = mpp_parts_of(r, mask, outer, extent, inner, 2);
+    int64_t part = mpp_part_elements(&c), all = c.n * part;
     if (c.n == 1) {
-        copy(r, dst, src, 2 * count);
+        copy(r, dst, src, 2 * part);
         return;
     }
     double begun_s = mpp_trace_begin(r);
-    cudaStream_t stream = r->device->compute;
-    float *wide = mpp_cuda_scratch(r, MPP_SCRATCH_UNPACK, (size_t)(count + part_elements(&c)) * sizeof *wide);
-    mpp_cuda_widen(r, stream, type, count, src, wide);
-    scatter_sums(r, stream, MPP_SCRATCH_PACK, mask, &c, wide, wide + count);
-    mpp_cuda_round(r, stream, type, part_elements(&c), wide + count, dst);
-    mpp_trace_end(r, begun_s, MPP_TRACE_REDUCE_SCATTER, (int)mask, 0, 2 * count);
+    const uint16_t *parts = src;
+    uint16_t *in = mpp_cuda_scratch(r, MPP_SCRATCH_UNPACK, (size_t)all * sizeof *in);
+    if (!c.even) {
+        void *packed = mpp_cuda_scratch(r, MPP_SCRATCH_PACK, (size_t)all * sizeof *parts);
+        mpp_parts_pack(r, r->device->compute, mask, &c, src, packed);
+        parts = packed;
+    }
+    sum_parts(r, mask, type, parts, part, all, in, dst);
+    mpp_trace_end(r, begun_s, MPP_TRACE_REDUCE_SCATTER, (int)mask, 0, 2 * outer * extent * inner);
 }
 
 /* ---- what the plan's workspace has to hold: nothing, where scratch memory is the device's own ---------------------------------- */

@@ -39,12 +39,20 @@ enum mpp_scratch {
 
 enum { MPP_GATHERS = 32, MPP_BUCKET_SUMS = 64, MPP_OUTGROWN = 64, MPP_MARKS = 64 };
 
-/* All-reduces of one group that were begun and are not yet given to NCCL, which does them as one. */
+/* A sum that was begun: of COUNT floats at SRC in place, or a reduce-scatter to COUNT of DST. */
+struct mpp_begun {
+    float *src, *dst;        /* dst NULL: in place */
+    int64_t count;
+    int64_t extent, inner;   /* of a reduce-scatter; where parts are uneven, */
+    int64_t packed;          /* the floats of all of them, packed; else 0 */
+};
+
+/* Sums of one group that were begun and are not yet given to NCCL, which does them as one. */
 struct mpp_bucket {
     unsigned mask;
     int n;
-    float *x[MPP_BUCKET_SUMS];
-    int64_t count[MPP_BUCKET_SUMS], bytes;
+    struct mpp_begun sums[MPP_BUCKET_SUMS];
+    int64_t bytes, packed;
 };
 
 /* Where the compute stream has come to (marks.c). */

@@ -7,6 +7,7 @@
 #include "core/progress.h"
 #include "core/transport.h"
 #include "cuda/cuda_internal.h"
+#include "cuda/parts.h"
 
 ncclResult_t mpp_comm_settle(const struct mpp_rank *r, ncclComm_t comm, ncclResult_t code)
 {
@@ -137,6 +138,21 @@ void mpp_cuda_bundle_drop(struct mpp_rank *r)
     r->device->bundles = false;
 }
 
+/* Uneven parts go to scratch memory, which becomes the sum's src. */
+static void pack_bucket(struct mpp_rank *r, cudaStream_t stream, struct mpp_bucket *b)
+{
+    float *packed = b->packed > 0 ? mpp_cuda_scratch(r, MPP_SCRATCH_BESIDE, (size_t)b->packed * sizeof *packed) : NULL;
+    for (int i = 0; i < b->n; i++) {
+        struct mpp_begun *s = &b->sums[i];
+        if (s->packed == 0)
+            continue;
+        struct mpp_parts c = mpp_parts_of(r, b->mask, 1, s->extent, s->inner, sizeof *packed);
+        mpp_parts_pack(r, stream, b->mask, &c, s->src, packed);
+        s->src = packed;
+        packed += s->packed;
+    }
+}
+
 void mpp_cuda_empty_bucket(struct mpp_rank *r)
 {
     struct mpp_bucket *b = &r->device->bucket;
@@ -144,15 +160,20 @@ void mpp_cuda_empty_bucket(struct mpp_rank *r)
         return;
     ncclComm_t comm = mpp_cuda_group(r, b->mask);
     cudaStream_t stream = mpp_cuda_beside(r);
+    pack_bucket(r, stream, b);
     mpp_cuda_bundle_begin(r, b->mask, comm);
     for (int i = 0; i < b->n; i++) {
-        mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)b->mask);
-        MPP_NCCL_CHECK(r, b->mask, comm, ncclAllReduce(b->x[i], b->x[i], (size_t)b->count[i], ncclFloat32, ncclSum, comm, stream));
+        const struct mpp_begun *s = &b->sums[i];
+        mpp_cuda_meets(r, s->dst != NULL ? MPP_WAIT_REDUCE_SCATTER : MPP_WAIT_ALL_REDUCE, (int)b->mask);
+        if (s->dst != NULL)
+            MPP_NCCL_CHECK(r, b->mask, comm, ncclReduceScatter(s->src, s->dst, (size_t)s->count, ncclFloat32, ncclSum, comm, stream));
+        else
+            MPP_NCCL_CHECK(r, b->mask, comm, ncclAllReduce(s->src, s->src, (size_t)s->count, ncclFloat32, ncclSum, comm, stream));
     }
     mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)b->mask);
     mpp_cuda_bundle_end(r, b->mask, comm);
     b->n = 0;
-    b->bytes = 0;
+    b->bytes = b->packed = 0;
 }
 
 void mpp_cuda_join(struct mpp_rank *r)

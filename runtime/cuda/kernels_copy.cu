@@ -48,34 +48,38 @@ void mpp_cuda_copy_box(struct mpp_rank *r, cudaStream_t stream, const struct mpp
                       (uint16_t *)dst);
 }
 
-/* ---- conversions -------------------------------------------------------------------------------------------- */
+/* ---- small sums -------------------------------------------------------------------------------------------- */
 
-template <int TYPE> __global__ void widen_kernel(int64_t n, const uint16_t *x, float *y)
+template <int TYPE, int W> __global__ void sum_halves_kernel(struct mpp_half_terms t, uint16_t *y)
 {
-    MPP_EACH(i, n)
-        mpp_write(y, i, mpp_element<TYPE>::load(x, i));
+    MPP_EACH(i, t.count / W) {
+        float sum[W] = {};
+        for (int m = 0; m < t.n; m++) {
+            mpp_pack<uint16_t, W> x = mpp_read_pack<W>(m == t.own ? t.mine : t.theirs + m * t.stride, i * W);
+            for (int k = 0; k < W; k++)
+                sum[k] = m == 0 ? mpp_half<TYPE>::wide(x.at[k]) : sum[k] + mpp_half<TYPE>::wide(x.at[k]);
+        }
+        mpp_pack<uint16_t, W> rounded;
+        for (int k = 0; k < W; k++)
+            rounded.at[k] = mpp_half<TYPE>::bits(sum[k]);
+        mpp_write_pack<W>(y, i * W, rounded);
+    }
 }
 
-template <int TYPE> __global__ void round_kernel(int64_t n, const float *x, uint16_t *y)
+void mpp_cuda_sum_halves(struct mpp_rank *r, cudaStream_t stream, enum mpp_type type, const struct mpp_half_terms *terms, void *y)
 {
-    MPP_EACH(i, n)
-        mpp_element<TYPE>::store(y, i, mpp_read(x, i));
-}
-
-void mpp_cuda_widen(struct mpp_rank *r, cudaStream_t stream, enum mpp_type type, int64_t n, const void *x, float *y)
-{
-    if (type == MPP_TYPE_BF16)
-        MPP_LAUNCH_ON(r, stream, widen_kernel<MPP_TYPE_BF16>, mpp_grid(n, MPP_BLOCK), MPP_BLOCK, 0, n, (const uint16_t *)x, y);
+    const struct mpp_half_terms t = *terms;
+    uint16_t *to = (uint16_t *)y;
+    const bool packs = mpp_packs(t.count) && mpp_packs(t.stride) && mpp_aligned(t.mine, t.theirs, (const uint16_t *)to);
+    const unsigned grid = mpp_grid(packs ? t.count / 4 : t.count, MPP_BLOCK);
+    if (packs && type == MPP_TYPE_BF16)
+        MPP_LAUNCH_ON(r, stream, (sum_halves_kernel<MPP_TYPE_BF16, 4>), grid, MPP_BLOCK, 0, t, to);
+    else if (packs)
+        MPP_LAUNCH_ON(r, stream, (sum_halves_kernel<MPP_TYPE_F16, 4>), grid, MPP_BLOCK, 0, t, to);
+    else if (type == MPP_TYPE_BF16)
+        MPP_LAUNCH_ON(r, stream, (sum_halves_kernel<MPP_TYPE_BF16, 1>), grid, MPP_BLOCK, 0, t, to);
     else
-        MPP_LAUNCH_ON(r, stream, widen_kernel<MPP_TYPE_F16>, mpp_grid(n, MPP_BLOCK), MPP_BLOCK, 0, n, (const uint16_t *)x, y);
-}
-
-void mpp_cuda_round(struct mpp_rank *r, cudaStream_t stream, enum mpp_type type, int64_t n, const float *x, void *y)
-{
-    if (type == MPP_TYPE_BF16)
-        MPP_LAUNCH_ON(r, stream, round_kernel<MPP_TYPE_BF16>, mpp_grid(n, MPP_BLOCK), MPP_BLOCK, 0, n, x, (uint16_t *)y);
-    else
-        MPP_LAUNCH_ON(r, stream, round_kernel<MPP_TYPE_F16>, mpp_grid(n, MPP_BLOCK), MPP_BLOCK, 0, n, x, (uint16_t *)y);
+        MPP_LAUNCH_ON(r, stream, (sum_halves_kernel<MPP_TYPE_F16, 1>), grid, MPP_BLOCK, 0, t, to);
 }
 
 __global__ void add_terms_kernel(int n, const float *terms, float *x)

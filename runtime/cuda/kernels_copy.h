@@ -1,7 +1,7 @@
-/* kernels_copy.h - copies on a rank's device: strided pieces, 16-bit floats to floats and back, sums of columns' parts.
+/* kernels_copy.h - copies on a rank's device, and sums of few terms.
  *
- *     mpp_cuda_pieces(r, stream, &piece, src, dst);
- *     mpp_cuda_widen(r, stream, type, n, x, wide); */
+ *     mpp_cuda_copy_box(r, stream, &box, src, dst);
+ *     mpp_cuda_sum_halves(r, stream, type, &terms, y); */
 #ifndef MPP_KERNELS_COPY_H
 #define MPP_KERNELS_COPY_H
 
@@ -26,8 +26,14 @@ struct mpp_box {
 /* src and dst do not overlap. */
 void mpp_cuda_copy_box(struct mpp_rank *r, cudaStream_t stream, const struct mpp_box *box, const void *src, void *dst);
 
-void mpp_cuda_widen(struct mpp_rank *r, cudaStream_t stream, enum mpp_type type, int64_t n, const void *x, float *y);
-void mpp_cuda_round(struct mpp_rank *r, cudaStream_t stream, enum mpp_type type, int64_t n, const float *x, void *y);
+/* y [count] = the sum of N arrays of 16-bit floats, formed in f32 in their order and rounded once. Array OWN is at MINE, array m of the
+ * others at THEIRS + m * STRIDE. y may be MINE. */
+struct mpp_half_terms {
+    int n, own;
+    int64_t count, stride;
+    const uint16_t *mine, *theirs;
+};
+void mpp_cuda_sum_halves(struct mpp_rank *r, cudaStream_t stream, enum mpp_type type, const struct mpp_half_terms *terms, void *y);
 
 /* *x = the sum of N terms, in order. */
 void mpp_cuda_add_terms(struct mpp_rank *r, int n, const float *terms, float *x);

@@ -2,8 +2,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "core/half.h"
 #include "core/job.h"
+#include "core/packed.h"
 #include "core/trace.h"
 #include "core/transport.h"
 #include "kernels_internal.h"
@@ -237,34 +237,17 @@ void mpp_to_partial_half(struct mpp_rank *r, unsigned mask, const void *src, voi
     to_partial(r, mask, src, dst, 2 * count);
 }
 
-/* ---- sums of 16-bit floats: formed in f32, a part at a time in the workspace --------------------------- */
-
-enum { PART = 1 << 18 }; /* floats */
+/* ---- sums of 16-bit floats ------------------------------------------------------------------------------- */
 
 void mpp_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, void *x, int64_t count)
 {
-    float *part = (float *)(void *)r->workspace;
-    if (mpp_mesh_group_size(r, mask) == 1)
+    if (mpp_mesh_group_size(r, mask) == 1 || count <= 0)
         return;
     double begun_s = mpp_trace_begin(r);
-    for (int64_t i = 0; i < count; i += PART) {
-        int64_t n = count - i < PART ? count - i : PART;
-        mpp_half_read_all(r, type, (const uint16_t *)x + i, n, part);
-        r->transport->ops->all_reduce(r, mask, part, n, false);
-        mpp_half_write_all(r, type, part, n, (uint16_t *)x + i);
-    }
+    r->transport->ops->all_reduce_half(r, mask, type, x, count);
     mpp_trace_end(r, begun_s, MPP_TRACE_ALL_REDUCE, (int)mask, 0, 2 * count);
 }
 
-/* How much of [outer, extent, inner] is summed at a time: all of EXTENT, some of OUTER or of INNER. */
-static void part_of(int64_t outer, int64_t extent, int64_t inner, int64_t *outer_out, int64_t *inner_out)
-{
-    int64_t most = extent < PART ? PART / extent : 1;
-    *inner_out = inner < most ? inner : most;
-    *outer_out = *inner_out < inner ? 1 : most / inner < outer ? most / inner : outer;
-}
-
-/* Parts stand in the workspace as [extent, outer, inner], in which the cut comes first. */
 void mpp_reduce_scatter_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, int64_t outer, int64_t extent,
                              int64_t inner, const void *src, void *dst)
 {
@@ -272,37 +255,23 @@ void mpp_reduce_scatter_half(struct mpp_rank *r, unsigned mask, enum mpp_type ty
         copy(dst, src, 2 * outer * extent * inner);
         return;
     }
+    struct mpp_cut cut = cut_of(r, mask, outer, extent, inner);
+    cut.bytes = 2;
     double begun_s = mpp_trace_begin(r);
-    int64_t n_outer, n_inner;
-    part_of(outer, extent, inner, &n_outer, &n_inner);
-    for (int64_t o = 0; o < outer; o += n_outer)
-        for (int64_t i = 0; i < inner; i += n_inner) {
-            int64_t n = outer - o < n_outer ? outer - o : n_outer, width = inner - i < n_inner ? inner - i : n_inner;
-            struct mpp_cut cut = cut_of(r, mask, 1, extent, n * width);
-            float *from = (float *)(void *)r->workspace, *to = from + extent * n * width;
-            for (int64_t k = 0; k < n; k++)
-                for (int64_t e = 0; e < extent; e++)
-                    mpp_half_read(type, (const uint16_t *)src + ((o + k) * extent + e) * inner + i, width,
-                                  from + (e * n + k) * width);
-            r->transport->ops->reduce_scatter(r, mask, &cut, from, to);
-            for (int64_t k = 0; k < n; k++)
-                for (int64_t e = 0; e < cut.block; e++)
-                    mpp_half_write(type, to + (e * n + k) * width, width,
-                                   (uint16_t *)dst + ((o + k) * cut.block + e) * inner + i);
-        }
+    r->transport->ops->reduce_scatter_half(r, mask, &cut, type, src, dst);
     mpp_trace_end(r, begun_s, MPP_TRACE_REDUCE_SCATTER, (int)mask, 0, 2 * outer * extent * inner);
 }
 
 int64_t mpp_all_reduce_half_workspace(int64_t count)
 {
-    return 4 * (count < PART ? count : PART);
+    (void)count; /* transports have what they need */
+    return 0;
 }
 
 int64_t mpp_reduce_scatter_half_workspace(int64_t outer, int64_t extent, int64_t inner)
 {
-    int64_t n_outer, n_inner;
-    part_of(outer, extent, inner, &n_outer, &n_inner);
-    return 2 * 4 * n_outer * extent * n_inner;
+    int64_t rows = mpp_packed_half_rows(outer, extent, inner);
+    return rows > 1 ? 2 * rows * extent * inner : 0;
 }
 
 int64_t mpp_all_gather_workspace(int64_t outer, int64_t extent, int64_t inner)
