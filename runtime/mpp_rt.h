@@ -437,7 +437,8 @@ void mpp_sgd(struct mpp_rank *r, int64_t count, float weight_decay, const float 
 /* ---- 16-bit floats ------------------------------------------------------------------------------- */
 
 /* As the functions above without _half, with what stands as void pointers, and tables, in TYPE (bf16 or f16), computed in
- * f32 and rounded when stored; the rest is f32. They use the workspace. Sums over ranks are formed in f32, then rounded. */
+ * f32 and rounded when stored; the rest is f32. They use the workspace. Sums over ranks: 16 bits travel; what they stand for is added in
+ * f32, in the order of the group's members, and rounded once, so that all runtimes give the same bits. */
 void mpp_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, void *x, int64_t count);
 void mpp_all_gather_half(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner,
                          const void *src, void *dst);
