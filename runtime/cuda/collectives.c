@@ -3,7 +3,7 @@
  * NCCL moves equal, contiguous parts. A cut that is not one (inner dimensions, last blocks that are short) is packed into parts of
  * equal size first, or unpacked afterwards, by a kernel on the same stream. Sums that go on beside the rank's work are on the
  * communication stream, which waits for what the compute stream has done so far; mpp_wait makes the compute stream wait for it. */
-#include <string.h>
+#include <assert.h>
 
 #include "core/trace.h"
 #include "core/transport.h"
@@ -88,8 +88,9 @@ void mpp_all_reduce_begin(struct mpp_rank *r, unsigned mask, float *x, int64_t c
 void mpp_reduce_scatter_begin(struct mpp_rank *r, unsigned mask, int64_t outer, int64_t extent, int64_t inner, float *src, float *dst)
 {
     struct mpp_parts c = mpp_parts_of(r, mask, outer, extent, inner, 4);
+    assert(outer == 1);
     if (c.n == 1) {
-        copy(r, dst, src, 4 * outer * extent * inner);
+        copy(r, dst, src, 4 * extent * inner);
         return;
     }
     int64_t all = c.n * mpp_part_elements(&c);

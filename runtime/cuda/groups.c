@@ -160,17 +160,19 @@ void mpp_cuda_empty_bucket(struct mpp_rank *r)
         return;
     ncclComm_t comm = mpp_cuda_group(r, b->mask);
     cudaStream_t stream = mpp_cuda_beside(r);
+    enum mpp_wait kind = MPP_WAIT_ALL_REDUCE;
     pack_bucket(r, stream, b);
     mpp_cuda_bundle_begin(r, b->mask, comm);
     for (int i = 0; i < b->n; i++) {
         const struct mpp_begun *s = &b->sums[i];
-        mpp_cuda_meets(r, s->dst != NULL ? MPP_WAIT_REDUCE_SCATTER : MPP_WAIT_ALL_REDUCE, (int)b->mask);
+        kind = s->dst != NULL ? MPP_WAIT_REDUCE_SCATTER : MPP_WAIT_ALL_REDUCE;
+        mpp_cuda_meets(r, kind, (int)b->mask);
         if (s->dst != NULL)
             MPP_NCCL_CHECK(r, b->mask, comm, ncclReduceScatter(s->src, s->dst, (size_t)s->count, ncclFloat32, ncclSum, comm, stream));
         else
             MPP_NCCL_CHECK(r, b->mask, comm, ncclAllReduce(s->src, s->src, (size_t)s->count, ncclFloat32, ncclSum, comm, stream));
     }
-    mpp_cuda_meets(r, MPP_WAIT_ALL_REDUCE, (int)b->mask);
+    mpp_cuda_meets(r, kind, (int)b->mask);
     mpp_cuda_bundle_end(r, b->mask, comm);
     b->n = 0;
     b->bytes = b->packed = 0;
