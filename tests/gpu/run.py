@@ -106,7 +106,7 @@ def conformance():
     jansson = h.run(["pkg-config", "--cflags", "--libs", "jansson"]).stdout.split() or ["-ljansson"]
     compiler = ["cc", "-std=gnu17", "-O2", *make_variable(p, "BACKEND_FLAGS"), "-I.", "-Iruntime", "-Itests"]
     libraries = [library, *make_variable(p, "BACKEND_LIBS"), *make_variable(p, "BLAS_LIBS"), *jansson, "-lpthread", "-lm", "-lstdc++"]
-    sources = {name: f"tests/test_runtime_{name}.c" for name in ("kernels", "attention", "half", "conformance")}
+    sources = {name: f"tests/test_runtime_{name}.c" for name in ("kernels", "table", "attention", "half", "conformance")}
     if MMA:
         sources["attention_mma"] = "tests/cuda/test_attention_mma.c"
     else:
