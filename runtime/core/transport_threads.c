@@ -156,14 +156,22 @@ static void threads_barrier(struct mpp_rank *r, unsigned mask)
     mpp_wait_end(r);
 }
 
+/* Where the elements begin that member M sums, and where they end; shares are multiples of UNIT. */
+static int64_t share_of(const struct group *g, int m, int64_t count, int64_t unit, int64_t *end_out)
+{
+    int64_t share = (count + g->n - 1) / g->n;
+    share = (share + unit - 1) / unit * unit;
+    int64_t begin = m * share;
+    int64_t end = begin + share < count ? begin + share : count;
+    *end_out = end;
+    return begin;
+}
+
 static void threads_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, bool maximum)
 {
     struct group *g = group_publish(r, MPP_WAIT_ALL_REDUCE, mask, x);
     float acc[TILE];
-    int64_t share = (count + g->n - 1) / g->n;
-    share = (share + MPP_SUM_LANES - 1) / MPP_SUM_LANES * MPP_SUM_LANES;
-    int64_t begin = mpp_mesh_group_index(r, mask) * share;
-    int64_t end = begin + share < count ? begin + share : count;
+    int64_t end, begin = share_of(g, mpp_mesh_group_index(r, mask), count, MPP_SUM_LANES, &end);
     for (int64_t i = begin; i < end; i += TILE) {
         int64_t n = end - i < TILE ? end - i : TILE;
         memcpy(acc, (const float *)g->published[0] + i, (size_t)n * sizeof *acc);
@@ -240,11 +248,8 @@ static void sum_halves(const struct group *g, enum mpp_type type, int64_t from, 
 static void threads_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, uint16_t *x, int64_t count)
 {
     struct group *g = group_publish(r, MPP_WAIT_ALL_REDUCE, mask, x);
-    int64_t share = (count + g->n - 1) / g->n;
     uint16_t done[TILE];
-    share = (share + 2 * MPP_SUM_LANES - 1) / (2 * MPP_SUM_LANES) * (2 * MPP_SUM_LANES);
-    int64_t begin = mpp_mesh_group_index(r, mask) * share;
-    int64_t end = begin + share < count ? begin + share : count;
+    int64_t end, begin = share_of(g, mpp_mesh_group_index(r, mask), count, 2 * MPP_SUM_LANES, &end);
     for (int64_t i = begin; i < end; i += TILE) {
         int64_t n = end - i < TILE ? end - i : TILE;
         sum_halves(g, type, i, n, done);
