@@ -8,7 +8,7 @@
  * read or written outside. */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
-#include <shim_capture.h>
+#include <shim_queues.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +27,7 @@ allocation allocations[MOST_BLOCKS];
 size_t allocated_bytes;
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 __thread cudaError_t last_error;
+__thread int device; /* of the calling thread */
 
 long long setting(const char *name, long long otherwise)
 {
@@ -112,7 +113,15 @@ cudaError_t cudaGetDeviceCount(int *n_out)
 
 cudaError_t cudaSetDevice(int ordinal)
 {
-    return result(ordinal >= 0 && ordinal < setting("MPP_SHIM_DEVICES", 16) ? cudaSuccess : cudaErrorInvalidDevice);
+    if (ordinal < 0 || ordinal >= setting("MPP_SHIM_DEVICES", 16))
+        return result(cudaErrorInvalidDevice);
+    device = ordinal;
+    return cudaSuccess;
+}
+
+int mpp_shim_device(void)
+{
+    return device;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int ordinal)
@@ -170,8 +179,10 @@ cudaError_t cudaFree(void *x)
     cudaError_t code = mpp_shim_unsafe();
     if (code != cudaSuccess)
         return result(code);
-    if (x != NULL)
+    if (x != NULL) {
         mpp_shim_wait_for_all("cudaFree");
+        mpp_shim_device_await(device);
+    }
     pthread_mutex_lock(&lock);
     for (int i = 0; x != NULL && i < MOST_BLOCKS; i++)
         if (allocations[i].at == x) {
@@ -191,13 +202,15 @@ struct rows {
     const char *src; /* NULL: VALUE everywhere */
     size_t dst_pitch, src_pitch, width, height;
     int value;
+    std::vector<char> staged; /* copied from SRC in the call: memory of the host that is not pinned */
 };
 
 int fill(const rows *x)
 {
+    const char *src = x->staged.empty() ? x->src : x->staged.data();
     for (size_t i = 0; i < x->height && x->width > 0; i++)
         if (x->src != NULL)
-            memcpy(x->dst + i * x->dst_pitch, x->src + i * x->src_pitch, x->width);
+            memcpy(x->dst + i * x->dst_pitch, src + i * x->src_pitch, x->width);
         else
             memset(x->dst + i * x->dst_pitch, x->value, x->width);
     return 0;
@@ -218,7 +231,11 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size
     cudaError_t code = kind != cudaMemcpyDeviceToDevice ? mpp_shim_refuse(stream) : cudaSuccess;
     if (code != cudaSuccess || width == 0)
         return result(code);
-    return result(mpp_shim_do(stream, rows{(char *)dst, (const char *)src, dst_pitch, src_pitch, width, height, 0}, fill));
+    rows x = {(char *)dst, (const char *)src, dst_pitch, src_pitch, width, height, 0, {}};
+    if (kind == cudaMemcpyHostToDevice && mpp_shim_keeps(stream) && height > 0)
+        x.staged.assign(x.src, x.src + (height - 1) * src_pitch + width);
+    code = mpp_shim_do(stream, x, fill);
+    return result(code == cudaSuccess && kind == cudaMemcpyDeviceToHost ? cudaStreamSynchronize(stream) : code);
 }
 
 cudaError_t cudaMemsetAsync(void *x, int value, size_t bytes, cudaStream_t stream)
@@ -230,5 +247,5 @@ cudaError_t cudaMemset2DAsync(void *x, size_t pitch, int value, size_t width, si
 {
     if (width > pitch)
         return result(cudaErrorInvalidValue);
-    return result(mpp_shim_do(stream, rows{(char *)x, NULL, pitch, 0, width, height, value}, fill));
+    return result(mpp_shim_do(stream, rows{(char *)x, NULL, pitch, 0, width, height, value, {}}, fill));
 }

@@ -1,12 +1,13 @@
 /* streams.cpp - streams, events, and graphs captured from streams. A stream does its work in the call, so that an event is always
- * done; one that captures records its work instead, and the graph does it, in the order of the calls, when it is launched.
+ * done, or gives it to its queue (queues.cpp); one that captures records its work instead, and the graph does it when it is launched:
+ * in the order of the calls, or, where there are queues, in the worst order that its events allow.
  *
  * What CUDA forbids while a stream captures fails here with CUDA's code and spoils the capture: waiting for such a stream, memory
  * made or freed by a thread that captures, copies from or to memory of the host (none is pinned here), work that depends on
  * what was not captured, and streams that are not joined to the first one at the end. */
 #include <map>
 #include <pthread.h>
-#include <shim_capture.h>
+#include <shim_queues.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,14 +15,15 @@
 
 namespace {
 
-struct work {
-    mpp_shim_run *run;
-    void *job;
-    void (*forget)(void *);
-};
-
 /* Counts of works of each stream of a capture, those that come before something. */
 typedef std::vector<size_t> past;
+
+/* Number NUMBER of the capture's stream STREAM. */
+struct node {
+    mpp_shim_work work;
+    size_t stream, number;
+    past before;
+};
 
 void merge(past *into, const past &more)
 {
@@ -34,8 +36,8 @@ void merge(past *into, const past &more)
 } // namespace
 
 struct mpp_shim_graph {
-    std::vector<work> works;
-    int users; /* graphs and executable graphs that share it */
+    std::vector<node> nodes;
+    int users; /* graphs, executable graphs and launches that share it */
 };
 
 struct mpp_shim_capture {
@@ -51,11 +53,13 @@ struct mpp_shim_capture {
 struct mpp_shim_stream {
     mpp_shim_capture *in;
     long long last; /* number of the work that must be done before it is idle; 0: none */
+    std::shared_ptr<mpp_shim_queue> queue; /* NULL: it works in the call */
 };
 
 struct mpp_shim_event {
     long long last; /* the same */
     bool recorded;
+    mpp_shim_point point; /* where it was recorded in no capture */
     uint64_t capture; /* in which it was recorded last; 0: in none */
     past known;
 };
@@ -105,11 +109,65 @@ void join(mpp_shim_capture *c, cudaStream_t stream, const past &known)
 
 void forget(mpp_shim_graph *g)
 {
-    if (--g->users > 0)
+    if (__atomic_sub_fetch(&g->users, 1, __ATOMIC_ACQ_REL) > 0)
         return;
-    for (const work &w : g->works)
-        w.forget(w.job);
+    for (const node &n : g->nodes)
+        n.work.forget(n.work.job);
     delete g;
+}
+
+mpp_shim_graph *hold(mpp_shim_graph *g)
+{
+    __atomic_add_fetch(&g->users, 1, __ATOMIC_RELAXED);
+    return g;
+}
+
+int run_in_order(const mpp_shim_graph *g)
+{
+    int code = 0;
+    for (size_t i = 0; code == 0 && i < g->nodes.size(); i++)
+        code = g->nodes[i].work.run(g->nodes[i].work.job);
+    return code;
+}
+
+/* May N be done, after so many of each stream? */
+bool is_next(const node &n, const past &done)
+{
+    bool next = n.number == done[n.stream] + 1;
+    for (size_t i = 0; i < n.before.size(); i++)
+        next = next && (i == n.stream || n.before[i] <= done[i]);
+    return next;
+}
+
+/* Of what may be done next, what the first stream was given, or else what the others were, comes first. */
+int run_adversely(const mpp_shim_graph *g)
+{
+    const bool late = mpp_shim_streams() == MPP_SHIM_LATE;
+    past done;
+    int code = 0;
+    for (const node &n : g->nodes)
+        if (n.stream >= done.size())
+            done.resize(n.stream + 1, 1); /* joining was the first */
+    for (size_t k = 0; code == 0 && k < g->nodes.size(); k++) {
+        const node *best = NULL;
+        for (const node &n : g->nodes)
+            if (is_next(n, done) && (best == NULL || (late ? n.stream < best->stream : n.stream > best->stream)))
+                best = &n;
+        code = best->work.run(best->work.job);
+        done[best->stream]++;
+    }
+    return code;
+}
+
+void add_turns(std::vector<std::shared_ptr<mpp_shim_turns>> *into, const std::vector<std::shared_ptr<mpp_shim_turns>> &more)
+{
+    for (const std::shared_ptr<mpp_shim_turns> &t : more) {
+        bool there = false;
+        for (const std::shared_ptr<mpp_shim_turns> &known : *into)
+            there = there || known == t;
+        if (!there)
+            into->push_back(t);
+    }
 }
 
 bool all_joined(const mpp_shim_capture *c)
@@ -131,16 +189,25 @@ bool mpp_shim_captures(cudaStream_t stream)
     return stream != NULL && stream->in != NULL;
 }
 
-cudaError_t mpp_shim_record(cudaStream_t stream, mpp_shim_run *run, void *job, void (*forget_job)(void *))
+bool mpp_shim_keeps(cudaStream_t stream)
+{
+    return stream != NULL && (stream->in != NULL || stream->queue != NULL);
+}
+
+cudaError_t mpp_shim_record(cudaStream_t stream, const mpp_shim_work &w)
 {
     mpp_shim_capture *c = stream->in;
+    if (c == NULL) {
+        mpp_shim_queue_give(stream->queue, w);
+        return cudaSuccess;
+    }
     size_t i = index_in(c, stream);
     if (c->spoilt) {
-        forget_job(job);
+        w.forget(w.job);
         return cudaErrorStreamCaptureInvalidated;
     }
-    c->graph->works.push_back(work{run, job, forget_job});
-    c->known[i][i]++;
+    past before = c->known[i];
+    c->graph->nodes.push_back(node{w, i, ++c->known[i][i], before});
     return cudaSuccess;
 }
 
@@ -203,12 +270,14 @@ void mpp_shim_wait_for_all(const char *call)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
 {
-    *out = new mpp_shim_stream();
+    *out = new mpp_shim_stream{NULL, 0, mpp_shim_queue_new(mpp_shim_device())};
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    if (stream->queue != NULL)
+        mpp_shim_queue_end(stream->queue);
     delete stream;
     return cudaSuccess;
 }
@@ -218,18 +287,27 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     cudaError_t code = mpp_shim_refuse(stream);
     if (code == cudaSuccess && stream != NULL)
         must_be_done(stream->last, "cudaStreamSynchronize");
+    if (code == cudaSuccess && mpp_shim_keeps(stream))
+        mpp_shim_point_await(mpp_shim_queue_here(stream->queue));
     return code;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     cudaError_t code = mpp_shim_refuse(stream);
-    return code != cudaSuccess || stream == NULL || is_done(stream->last) ? code : cudaErrorNotReady;
+    if (code != cudaSuccess || stream == NULL)
+        return code;
+    if (stream->queue != NULL)
+        return mpp_shim_point_done(mpp_shim_queue_here(stream->queue), true) ? cudaSuccess : cudaErrorNotReady;
+    return is_done(stream->last) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-    return mpp_shim_unsafe();
+    cudaError_t code = mpp_shim_unsafe();
+    if (code == cudaSuccess)
+        mpp_shim_device_await(mpp_shim_device());
+    return code;
 }
 
 /* ---- events -------------------------------------------------------------------------------------------------- */
@@ -254,6 +332,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     event->capture = c != NULL ? c->id : 0;
     if (c != NULL)
         event->known = c->known[index_in(c, stream)];
+    else if (mpp_shim_keeps(stream))
+        event->point = mpp_shim_queue_here(stream->queue);
     return cudaSuccess;
 }
 
@@ -264,8 +344,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     mpp_shim_capture *in = mpp_shim_captures(stream) ? stream->in : NULL, *from = find(event->capture);
     if (stream != NULL && event->last > stream->last)
         stream->last = event->last;
-    if (event->capture == 0) /* it is done, but not for a graph */
+    if (event->capture == 0) { /* nothing for a graph */
+        if (in == NULL && mpp_shim_keeps(stream))
+            mpp_shim_queue_wait(stream->queue, event->point);
         return in != NULL && event->recorded ? spoil(in, cudaErrorStreamCaptureIsolation) : cudaSuccess;
+    }
     if (from == NULL)
         return spoil(in, cudaErrorCapturedEvent);
     if (in == NULL)
@@ -281,13 +364,16 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     if (event->capture != 0)
         return spoil(find(event->capture), cudaErrorCapturedEvent);
-    return is_done(event->last) ? cudaSuccess : cudaErrorNotReady;
+    return is_done(event->last) && mpp_shim_point_done(event->point, false) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     must_be_done(event->last, "cudaEventSynchronize");
-    return cudaEventQuery(event);
+    cudaError_t code = cudaEventQuery(event);
+    if (code == cudaErrorNotReady)
+        mpp_shim_point_await(event->point);
+    return code == cudaErrorNotReady ? cudaSuccess : code;
 }
 
 /* ---- graphs -------------------------------------------------------------------------------------------------- */
@@ -339,7 +425,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
 {
     if (nodes != NULL)
         return cudaErrorInvalidValue; /* here they can only be counted */
-    *n = graph->works.size();
+    *n = graph->nodes.size();
     return cudaSuccess;
 }
 
@@ -349,8 +435,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t grap
     *out = NULL;
     if (code != cudaSuccess)
         return code;
-    graph->users++;
-    *out = graph;
+    *out = hold(graph);
     return cudaSuccess;
 }
 
@@ -358,11 +443,17 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     if (mpp_shim_captures(stream))
         return mpp_shim_refuse(stream); /* CUDA makes a child of it, which nobody here wants */
-    for (const work &w : exec->works)
-        if (w.run(w.job) != 0)
+    if (!mpp_shim_keeps(stream)) {
+        if (run_in_order(exec) != 0)
             return cudaErrorLaunchFailure;
-    mpp_shim_gave(stream);
-    return cudaSuccess;
+        mpp_shim_gave(stream);
+        return cudaSuccess;
+    }
+    std::vector<std::shared_ptr<mpp_shim_turns>> turns;
+    for (const node &n : exec->nodes)
+        add_turns(&turns, n.work.turns);
+    return mpp_shim_record(stream, mpp_shim_work{[](void *g) { return run_adversely((const mpp_shim_graph *)g); }, hold(exec),
+                                                 [](void *g) { forget((mpp_shim_graph *)g); }, turns});
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
