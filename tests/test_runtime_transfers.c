@@ -1,7 +1,8 @@
 /* Transfers between stages: every receiver gets exactly its block, whatever the meshes and splits on both sides, and the
  * padding stays as it was; rings of every depth keep the order; sums over stages have the same bits everywhere; a rank that
  * fails releases those that wait for it. Programs of two to four stages on threads; as N processes, under mpirun (an argument:
- * elements of a message) or with RANK and so on, the same ones of N ranks over MPI or TCP. */
+ * elements of a message) or with RANK and so on, the same ones of N ranks over MPI or TCP. On threads an argument says how many
+ * programs of each pipeline are drawn. */
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -411,14 +412,15 @@ int main(int argc, char **argv)
         return run_process(atoi(size), NULL, which, call_elements);
 #endif
     struct tally total = {0, 0};
+    int draws = which > 0 ? which : DRAWS;
     check_replicas(&total);
     for (int i = 0; i < N_PIPELINES; i++)
-        for (int k = 0; k < DRAWS; k++) {
+        for (int k = 0; k < draws; k++) {
             struct job_program j;
             make_program(&j, pipelines[i].n_stages, pipelines[i].mesh, (uint64_t)k);
             check_parts(&j.program, &total);
             run_threads(&j.program, thread_main, -1, &total);
-            if (k == i % DRAWS)
+            if (k == i % draws)
                 for (int s = 0; s < j.program.n_stages; s++)
                     run_threads(&j.program, failing_main, j.stage[s].first_rank, &total);
         }
