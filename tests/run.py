@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNTS = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?\s*$", re.M)
-E2E = ["cuda", "vectorised", "calibrate", "fidelity", "quality", "errors", "malformed", "plans", "time_limit", "overlap", "alloc", "alloc_trainer",
+E2E = ["cuda", "streams", "vectorised", "calibrate", "fidelity", "quality", "errors", "malformed", "plans", "time_limit", "overlap", "alloc", "alloc_trainer",
        "outdir", "report_html", "inspect", "exports", "measured", "tutorial", "options", "quickstart", "resume", "precision", "equivalence",
        "pipelines", "evaluation", "tcp", "slurm", "hosts"]
 # Of one thread each, without a look at the clock, and nothing that is compiled: they run beside each other, the longest first.
