@@ -411,15 +411,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int
         return ncclInvalidArgument;
     std::shared_ptr<member> c(new member{n, rank, -1, n - 1, id.internal, std::vector<int>((size_t)n, -1), -1, false,
                                          mpp_shim_turns_new(), std::vector<std::shared_ptr<mpp_shim_turns>>((size_t)n)});
+    pthread_mutex_lock(&lock); /* before others can meet it: then they look */
+    turns_here[{c->id, rank}] = c->turns;
+    pthread_mutex_unlock(&lock);
     c->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (c->listener < 0 || bind(c->listener, (struct sockaddr *)&at, bytes) != 0 || listen(c->listener, n) != 0
         || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, self) != 0)
         return ncclSystemError;
     c->peer[(size_t)rank] = self[0];
     c->self = self[1];
-    pthread_mutex_lock(&lock);
-    turns_here[{c->id, rank}] = c->turns;
-    pthread_mutex_unlock(&lock);
     *out = new ncclComm{c};
     return ncclSuccess;
 }
