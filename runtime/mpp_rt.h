@@ -351,6 +351,16 @@ void mpp_einsum(struct mpp_rank *r, const char *equation, const float *a, const 
                 const float *b, const int64_t *b_dims, float beta, float *c, const int64_t *c_dims,
                 const int64_t *valid);
 
+/* A product and what follows it element by element, in one. BIAS [n] is added to every row, RESIDUAL like y to every element;
+ * either may be NULL. y [m, n], residual and pre have the leading dimension ldy; what they hold beyond n is neither read nor written.
+ * y may be residual; else nothing overlaps.
+ * add:  y = op(a) op(b) + bias + residual.
+ * gelu: pre = op(a) op(b) + bias, y = gelu(pre) in its tanh form; pre NULL: not wanted. */
+void mpp_gemm_add(struct mpp_rank *r, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
+                  const float *b, int64_t ldb, const float *bias, const float *residual, float *y, int64_t ldy);
+void mpp_gemm_gelu(struct mpp_rank *r, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
+                   const float *b, int64_t ldb, const float *bias, float *pre, float *y, int64_t ldy);
+
 /* ---- kernels with a row structure -------------------------------------------------------------- */
 
 /* Sums over a split row (MASK != 0) are finished by an all-reduce inside: the declared internal
@@ -459,6 +469,12 @@ void mpp_gemm_half(struct mpp_rank *r, enum mpp_type type, enum mpp_type c_type,
 void mpp_einsum_half(struct mpp_rank *r, enum mpp_type type, enum mpp_type c_type, const char *equation, const void *a,
                      const int64_t *a_dims, const void *b, const int64_t *b_dims, float beta, void *c,
                      const int64_t *c_dims, const int64_t *valid);
+/* All in TYPE. The product may be rounded before what follows: the host's is, CUDA's where no epilogue does it. */
+void mpp_gemm_add_half(struct mpp_rank *r, enum mpp_type type, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
+                       const void *a, int64_t lda, const void *b, int64_t ldb, const void *bias, const void *residual, void *y,
+                       int64_t ldy);
+void mpp_gemm_gelu_half(struct mpp_rank *r, enum mpp_type type, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
+                        const void *a, int64_t lda, const void *b, int64_t ldb, const void *bias, void *pre, void *y, int64_t ldy);
 
 void mpp_layernorm_forward_half(struct mpp_rank *r, enum mpp_type type, unsigned mask, int64_t rows,
                                 struct mpp_extent cols, float epsilon, const void *x, const float *gamma,

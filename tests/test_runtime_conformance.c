@@ -61,6 +61,81 @@ static void test_gemm(struct trial *t)
         }
 }
 
+/* In 16 bits, where the product is rounded before what follows, and GELU is up to 1.13 times as steep. */
+static const double TWICE_ROUNDED = 1.2;
+
+enum { WITH_BIAS = 1, WITH_RESIDUAL = 2, IN_PLACE = 4, WITH_GELU = 8, WITH_PRE = 16 };
+
+static double gelu_tanh(double x)
+{
+    return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+}
+
+/* Y and PRE where the product is [m, n]; what lies beyond N in a row stays. */
+static void wanted_after(const struct product *p, int form, const double *a, const double *b, const double *bias, const double *residual,
+                         double *pre, double *y)
+{
+    for (int64_t i = 0; i < p->m; i++)
+        for (int64_t j = 0; j < p->n; j++) {
+            double x = form & WITH_BIAS ? bias[j] : 0;
+            for (int64_t k = 0; k < p->k; k++)
+                x += (p->trans_a ? a[k * p->lda + i] : a[i * p->lda + k]) * (p->trans_b ? b[j * p->ldb + k] : b[k * p->ldb + j]);
+            if (form & (WITH_RESIDUAL | IN_PLACE))
+                x += residual[i * p->ldc + j];
+            pre[i * p->ldc + j] = x;
+            y[i * p->ldc + j] = form & WITH_GELU ? gelu_tanh(x) : x;
+        }
+}
+
+static void run_after(struct trial *t, const struct product *p, int form)
+{
+    struct mpp_rank r = {.n_ranks = 1, .n_threads = 1};
+    int64_t n_a = (p->trans_a ? p->k : p->m) * p->lda, n_b = (p->trans_b ? p->n : p->k) * p->ldb, n_y = p->m * p->ldc;
+    double *a = numbers_of(t, t->k, 1, n_a), *b = numbers_of(t, t->k, 2, n_b), *bias = numbers_of(t, t->k, 3, p->n);
+    double *residual = numbers_of(t, t->k, 4, n_y), *y = numbers_of(t, t->k, form & IN_PLACE ? 4 : 5, n_y), *pre = numbers_of(t, t->k, 6, n_y);
+    void *va = stored(t, t->k, a, n_a), *vb = stored(t, t->k, b, n_b), *v_bias = form & WITH_BIAS ? stored(t, t->k, bias, p->n) : NULL;
+    void *vy = stored(t, t->k, y, n_y), *v_pre = form & WITH_PRE ? stored(t, t->k, pre, n_y) : NULL;
+    void *v_residual = form & IN_PLACE ? vy : form & WITH_RESIDUAL ? stored(t, t->k, residual, n_y) : NULL;
+    wanted_after(p, form, a, b, bias, residual, pre, y);
+    r.workspace = is_wide(t) ? NULL : workspace_of(t, MPP_GEMM_HALF_WORKSPACE);
+    if (is_wide(t) && (form & WITH_GELU))
+        CALL(t, mpp_gemm_gelu, &r, p->trans_a, p->trans_b, p->m, p->n, p->k, va, p->lda, vb, p->ldb, v_bias, v_pre, vy, p->ldc);
+    else if (is_wide(t))
+        CALL(t, mpp_gemm_add, &r, p->trans_a, p->trans_b, p->m, p->n, p->k, va, p->lda, vb, p->ldb, v_bias, v_residual, vy, p->ldc);
+    else if (form & WITH_GELU)
+        CALL(t, mpp_gemm_gelu_half, &r, t->k->type, p->trans_a, p->trans_b, p->m, p->n, p->k, va, p->lda, vb, p->ldb, v_bias, v_pre, vy,
+             p->ldc);
+    else
+        CALL(t, mpp_gemm_add_half, &r, t->k->type, p->trans_a, p->trans_b, p->m, p->n, p->k, va, p->lda, vb, p->ldb, v_bias, v_residual, vy,
+             p->ldc);
+    double tolerance = is_wide(t) ? 4e-6 : TWICE_ROUNDED * t->k->unit + 4e-6;
+    check_stored(t, "gemm and what follows", t->k, vy, y, n_y, tolerance);
+    if (v_pre != NULL)
+        check_stored(t, "gemm, what GELU is of", t->k, v_pre, pre, n_y, tolerance);
+    end_trial(t);
+}
+
+/* CUDA's: by an epilogue, and where the shim's cuBLASLt has none; it says so when it is asked (unaligned arrays) or when it multiplies. */
+static void test_after(struct trial *t)
+{
+    static const int forms[] = {WITH_BIAS, WITH_RESIDUAL, WITH_BIAS | WITH_RESIDUAL, WITH_BIAS | IN_PLACE, IN_PLACE, 0, WITH_GELU,
+                                WITH_GELU | WITH_BIAS, WITH_GELU | WITH_PRE, WITH_GELU | WITH_BIAS | WITH_PRE};
+    const int64_t dims[4][3] = {{t->n, 33, 31}, {3, t->n, 33}, {31, 3, t->n}, {t->n, 8, 0}};
+    for (int refused = t->shift; refused < 2; refused++) {
+        if (refused)
+            setenv("MPP_SHIM_EPILOGUES", "0", 1);
+        for (int f = 0; f < COUNT(forms); f++)
+            for (int d = 0; d < 4; d++) {
+                struct product p = {.m = dims[d][0], .n = dims[d][1], .k = dims[d][2], .trans_a = f & 1, .trans_b = f >> 1 & 1};
+                p.lda = (p.trans_a ? p.m : p.k) + 1;
+                p.ldb = (p.trans_b ? p.k : p.n) + d;
+                p.ldc = p.n + ((f + d) % 3 == 2); /* else a multiple of 8 now and then, as cuBLASLt wants it of PRE */
+                run_after(t, &p, forms[f]);
+            }
+        unsetenv("MPP_SHIM_EPILOGUES");
+    }
+}
+
 /* "bij,bkj->bki": no single product; one more is stored of J and K than is valid. */
 static void run_einsum(struct trial *t, int64_t nb, int64_t ni, int64_t nj, int64_t nk, bool wide_c)
 {
@@ -560,9 +635,13 @@ static void test_bytes(struct trial *t)
 
 int main(void)
 {
+#ifndef MPP_CONFORMANCE_GPU
+    setenv("MPP_GELU_EPILOGUE", "1", 1); /* where PRE allows it; elsewhere GELU follows the epilogue of the bias */
+#endif
     for (int i = 0; i < N_TRIALS; i++) {
         struct trial t = trial_at(i);
         test_gemm(&t);
+        test_after(&t);
         test_einsum(&t);
         test_rows(&t);
         test_table(&t);

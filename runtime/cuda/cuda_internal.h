@@ -214,8 +214,8 @@ void mpp_graphs_free(struct mpp_rank *r);
 void mpp_graphs_pause(struct mpp_rank *r, bool sends, int transfer, const void *x);
 void mpp_graphs_resume(struct mpp_rank *r);
 
-/* gemm.c; NULL: out of memory; freed by free(). */
-struct mpp_products *mpp_products_new(void);
+/* gemm.c: for GPU ORDINAL; NULL: out of memory; freed by free(). */
+struct mpp_products *mpp_products_new(int ordinal);
 bool mpp_products_tf32(const struct mpp_products *p);
 
 /* kernels_attention_mma.cu: what the environment asks for and the thread's GPU can. */

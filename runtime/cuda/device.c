@@ -137,7 +137,7 @@ static int make_handles(struct mpp_rank *r, struct mpp_error *error)
         code = made(r, mpp_cuda_marks_open(&d->marks), "making events", error);
     if (code == MPP_EXIT_OK)
         code = made(r, cublasLtCreate(&d->blas) == CUBLAS_STATUS_SUCCESS, "cublasLtCreate", error);
-    d->products = mpp_products_new();
+    d->products = mpp_products_new(d->ordinal);
     if (code == MPP_EXIT_OK)
         code = made(r, d->products != NULL, "making a table of products", error);
     if (code == MPP_EXIT_OK)

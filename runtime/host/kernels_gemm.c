@@ -55,23 +55,105 @@ static void choose_blocks(int64_t m, int64_t n, int threads, int64_t *rows_out, 
     }
 }
 
-void mpp_gemm(struct mpp_rank *r, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const float *a,
-              int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
+/* C = op(A) op(B) + beta C, and what is done to blocks of C [m, n]. */
+struct product {
+    bool trans_a, trans_b;
+    int64_t m, n, k, lda, ldb, ldc;
+    const float *a, *b;
+    float beta, *c;
+    bool adds, activates;         /* C begins as BIAS + RESIDUAL; BIAS is added to C in the end, and Y = gelu(C) */
+    const float *bias, *residual;
+    float *y;
+};
+
+/* Rows FROM .. TO - 1 and columns J .. J + N - 1 of C become BIAS + RESIDUAL. */
+static void begin_rows(const struct product *p, int64_t from, int64_t to, int64_t j, int64_t n)
+{
+    const float *bias = p->bias != NULL ? p->bias + j : NULL;
+    for (int64_t i = from; i < to; i++) {
+        const float *x = p->residual != NULL ? p->residual + i * p->ldc + j : NULL;
+        float *y = p->c + i * p->ldc + j;
+        if (x != NULL && bias != NULL) {
+            MPP_IVDEP
+            for (int64_t l = 0; l < n; l++)
+                y[l] = x[l] + bias[l];
+        } else if (x != y && (x != NULL || bias != NULL)) {
+            memcpy(y, x != NULL ? x : bias, (size_t)n * sizeof *y);
+        } else if (x == NULL) {
+            memset(y, 0, (size_t)n * sizeof *y);
+        }
+    }
+}
+
+/* C takes the bias, where there is one; Y its GELU, which may be in the place of C. */
+static void end_rows(const struct product *p, int64_t from, int64_t to, int64_t j, int64_t n)
+{
+    for (int64_t i = from; i < to; i++) {
+        float *c = p->c + i * p->ldc + j, *y = p->y + i * p->ldc + j;
+        const float *bias = p->bias + j;
+        if (p->bias != NULL) {
+            MPP_IVDEP
+            for (int64_t l = 0; l < n; l++) {
+                float x = c[l] + bias[l];
+                c[l] = x;
+                y[l] = mpp_gelu_tanh(x);
+            }
+        } else {
+            MPP_IVDEP
+            for (int64_t l = 0; l < n; l++)
+                y[l] = mpp_gelu_tanh(c[l]);
+        }
+    }
+}
+
+static void multiply_block(const struct product *p, int64_t i, int64_t j, int64_t m, int64_t n)
+{
+    if (p->adds)
+        begin_rows(p, i, i + m, j, n);
+    mpp_sgemm(p->trans_a, p->trans_b, m, n, p->k, 1.0f, p->a + (p->trans_a ? i : i * p->lda), p->lda,
+              p->b + (p->trans_b ? j * p->ldb : j), p->ldb, p->beta, p->c + i * p->ldc + j, p->ldc);
+    if (p->activates)
+        end_rows(p, i, i + m, j, n);
+}
+
+static void multiply(struct mpp_rank *r, const struct product *p)
 {
     mpp_rank_moves(r);
-    if (r->n_threads <= 1 || (double)m * (double)n * (double)k < SHARED_GEMM) {
-        mpp_sgemm(trans_a, trans_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
+    if (r->n_threads <= 1 || (double)p->m * (double)p->n * (double)p->k < SHARED_GEMM) {
+        multiply_block(p, 0, 0, p->m, p->n);
         return;
     }
-    int64_t rows = m, cols = n;
-    choose_blocks(m, n, r->n_threads, &rows, &cols);
-    int64_t across = (n + cols - 1) / cols, blocks = (m + rows - 1) / rows * across;
+    int64_t rows = p->m, cols = p->n;
+    choose_blocks(p->m, p->n, r->n_threads, &rows, &cols);
+    int64_t across = (p->n + cols - 1) / cols, blocks = (p->m + rows - 1) / rows * across;
     MPP_PARALLEL(r, SHARED_GEMM)
     for (int64_t block = 0; block < blocks; block++) {
         int64_t i = block / across * rows, j = block % across * cols;
-        mpp_sgemm(trans_a, trans_b, mpp_min_i64(rows, m - i), mpp_min_i64(cols, n - j), k, 1.0f,
-                  a + (trans_a ? i : i * lda), lda, b + (trans_b ? j * ldb : j), ldb, beta, c + i * ldc + j, ldc);
+        multiply_block(p, i, j, mpp_min_i64(rows, p->m - i), mpp_min_i64(cols, p->n - j));
     }
+}
+
+void mpp_gemm(struct mpp_rank *r, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const float *a,
+              int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
+{
+    multiply(r, &(struct product){.trans_a = trans_a, .trans_b = trans_b, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb,
+                                  .ldc = ldc, .a = a, .b = b, .beta = beta, .c = c});
+}
+
+void mpp_gemm_add(struct mpp_rank *r, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const float *a,
+                  int64_t lda, const float *b, int64_t ldb, const float *bias, const float *residual, float *y, int64_t ldy)
+{
+    multiply(r, &(struct product){.trans_a = trans_a, .trans_b = trans_b, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb,
+                                  .ldc = ldy, .a = a, .b = b, .beta = 1.0f, .c = y, .adds = true, .bias = bias,
+                                  .residual = residual});
+}
+
+/* With the bias first, as in mpp_gemm_add, GELU would read C from memory no less, and C would be written once more. */
+void mpp_gemm_gelu(struct mpp_rank *r, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const float *a,
+                   int64_t lda, const float *b, int64_t ldb, const float *bias, float *pre, float *y, int64_t ldy)
+{
+    multiply(r, &(struct product){.trans_a = trans_a, .trans_b = trans_b, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb,
+                                  .ldc = ldy, .a = a, .b = b, .c = pre != NULL ? pre : y, .activates = true, .bias = bias, .y = y});
 }
 
 /* ---- contractions ------------------------------------------------------------------------------- */

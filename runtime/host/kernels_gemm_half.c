@@ -32,6 +32,10 @@ struct product {
     const uint16_t *a, *b;
     void *c;
     float beta;
+    bool follows;                 /* something follows the product */
+    const uint16_t *bias, *residual; /* added to it; NULL: nothing */
+    bool activates;               /* C is GELU of that, PRE what it is of; NULL: not wanted */
+    uint16_t *pre;
 };
 
 /* ROWS x COLS elements at X, LD apart, as a dense matrix. */
@@ -39,6 +43,37 @@ static void read_tile(enum mpp_type type, const uint16_t *x, int64_t ld, int64_t
 {
     for (int64_t i = 0; i < rows; i++)
         mpp_half_read(type, x + i * ld, cols, out + i * cols);
+}
+
+static void add_half(enum mpp_type type, const uint16_t *x, int64_t n, float *sum)
+{
+    for (int64_t l = 0; l < n; l++)
+        sum[l] += mpp_half_float(type, x[l]);
+}
+
+/* The sums of N columns of a row, from column J on, are done: they go to element AT of C. A product that something follows is rounded
+ * first, as it is in plans where ranks sum it up: plans agree. */
+static void end_row(const struct product *p, float *sum, int64_t n, int64_t at, int64_t j)
+{
+    uint16_t *y = (uint16_t *)p->c + at, product[TILE_N];
+    if (p->beta != 0.0f)
+        add_half(p->type, y, n, sum);
+    if (p->follows) {
+        mpp_half_write(p->type, sum, n, product);
+        mpp_half_read(p->type, product, n, sum);
+    }
+    if (p->bias != NULL)
+        add_half(p->type, p->bias + j, n, sum);
+    if (p->residual != NULL)
+        add_half(p->type, p->residual + at, n, sum);
+    if (p->pre != NULL)
+        mpp_half_write(p->type, sum, n, p->pre + at);
+    if (p->activates) {
+        MPP_IVDEP
+        for (int64_t l = 0; l < n; l++)
+            sum[l] = mpp_gelu_tanh(sum[l]);
+    }
+    mpp_half_write(p->type, sum, n, y);
 }
 
 /* C [I .. I + M, J .. J + N] in the tiles at WORK. */
@@ -64,20 +99,12 @@ static void multiply_tile(const struct product *p, int64_t i, int64_t j, int64_t
         mpp_sgemm(p->trans_a, p->trans_b, m, n, part, 1.0f, a, p->trans_a ? m : part, b, p->trans_b ? part : n, keep, c, ldc);
         keep = 1.0f;
     }
-    for (int64_t row = 0; row < m && !wide; row++) {
-        uint16_t *y = (uint16_t *)p->c + (i + row) * p->ldc + j;
-        for (int64_t x = 0; x < n && p->beta != 0.0f; x++)
-            sum[row * n + x] += mpp_half_float(p->type, y[x]);
-        mpp_half_write(p->type, sum + row * n, n, y);
-    }
+    for (int64_t row = 0; row < m && !wide; row++)
+        end_row(p, sum + row * n, n, (i + row) * p->ldc + j, j);
 }
 
-void mpp_gemm_half(struct mpp_rank *r, enum mpp_type type, enum mpp_type c_type, bool trans_a, bool trans_b, int64_t m,
-                   int64_t n, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, float beta, void *c,
-                   int64_t ldc)
+static void multiply(struct mpp_rank *r, const struct product *p, int64_t m, int64_t n)
 {
-    const struct product p = {.type = type, .c_type = c_type, .trans_a = trans_a, .trans_b = trans_b, .k = k, .lda = lda,
-                              .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c, .beta = beta};
     mpp_rank_moves(r);
     int64_t rows = TILE_M, cols = TILE_N;
     while ((m + rows - 1) / rows * ((n + cols - 1) / cols) < r->n_threads && (rows > LEAST_TILE || cols > LEAST_TILE)) {
@@ -87,14 +114,40 @@ void mpp_gemm_half(struct mpp_rank *r, enum mpp_type type, enum mpp_type c_type,
             cols /= 2;
     }
     int64_t across = (n + cols - 1) / cols, tiles = (m + rows - 1) / rows * across;
-    int64_t work = (int64_t)fmin((double)m * (double)n * (double)mpp_max_i64(k, 1) / 8, MPP_PARALLEL_WORK);
+    int64_t work = (int64_t)fmin((double)m * (double)n * (double)mpp_max_i64(p->k, 1) / 8, MPP_PARALLEL_WORK);
     MPP_PARALLEL(r, work)
     for (int64_t t = 0; t < tiles; t++) {
         int64_t i = t / across * rows, j = t % across * cols;
         int share = mpp_team_share();
         char *at = share == 0 ? r->workspace : r->scratch + (int64_t)(share - 1) * MPP_SCRATCH_BYTES;
-        multiply_tile(&p, i, j, mpp_min_i64(rows, m - i), mpp_min_i64(cols, n - j), (float *)(void *)at);
+        multiply_tile(p, i, j, mpp_min_i64(rows, m - i), mpp_min_i64(cols, n - j), (float *)(void *)at);
     }
+}
+
+void mpp_gemm_half(struct mpp_rank *r, enum mpp_type type, enum mpp_type c_type, bool trans_a, bool trans_b, int64_t m,
+                   int64_t n, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, float beta, void *c,
+                   int64_t ldc)
+{
+    multiply(r, &(struct product){.type = type, .c_type = c_type, .trans_a = trans_a, .trans_b = trans_b, .k = k, .lda = lda,
+                                  .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c, .beta = beta}, m, n);
+}
+
+void mpp_gemm_add_half(struct mpp_rank *r, enum mpp_type type, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
+                       const void *a, int64_t lda, const void *b, int64_t ldb, const void *bias, const void *residual,
+                       void *y, int64_t ldy)
+{
+    multiply(r, &(struct product){.type = type, .c_type = type, .trans_a = trans_a, .trans_b = trans_b, .k = k, .lda = lda,
+                                  .ldb = ldb, .ldc = ldy, .a = a, .b = b, .c = y, .follows = true, .bias = bias,
+                                  .residual = residual}, m, n);
+}
+
+void mpp_gemm_gelu_half(struct mpp_rank *r, enum mpp_type type, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
+                        const void *a, int64_t lda, const void *b, int64_t ldb, const void *bias, void *pre, void *y,
+                        int64_t ldy)
+{
+    multiply(r, &(struct product){.type = type, .c_type = type, .trans_a = trans_a, .trans_b = trans_b, .k = k, .lda = lda,
+                                  .ldb = ldb, .ldc = ldy, .a = a, .b = b, .c = y, .follows = true, .bias = bias,
+                                  .activates = true, .pre = pre}, m, n);
 }
 
 static int64_t count_of(const char *letters, const char *end, const int64_t *dims)
