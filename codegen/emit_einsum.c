@@ -1,7 +1,10 @@
-/* emit_einsum.c - contractions: one mpp_gemm where the letters merge into m, n and k, else mpp_einsum. */
+/* emit_einsum.c - contractions: one mpp_gemm where the letters merge into m, n and k, with what follows it (epilogue.c), else
+ * mpp_einsum. */
+#include <assert.h>
 #include <string.h>
 
 #include "codegen/emit_internal.h"
+#include "codegen/lower_internal.h"
 
 enum { MAX_LETTERS = 3 * MPP_GRAPH_MAX_DIMS };
 
@@ -131,19 +134,39 @@ static const char *types(struct mpp_emit *e, const struct mpp_instr *in)
     return mpp_emit_is_half(a) ? mpp_arena_printf(e->arena, "%s%s, ", mpp_emit_type_arg(a), mpp_emit_type_name(c)) : "";
 }
 
+/* "false, true, 512, 128, 64, t->x, 64, t->w, 64": how a call of mpp_gemm begins, with operands A and B (0, 1). */
+static const char *factors(struct product *p, const struct mpp_instr *in, int a, int b, const struct one_gemm *g)
+{
+    struct mpp_emit *e = p->e;
+    int64_t m = stored(p, &p->m), n = stored(p, &p->n), k = stored(p, &p->k);
+    const char *rows = extent(p, &p->m), *columns = extent(p, &p->n), *inner = extent(p, &p->k); /* named in this order */
+    return mpp_arena_printf(e->arena, "%s, %s, %s, %s, %s, %s, %lld, %s, %lld", g->trans_a ? "true" : "false",
+                            g->trans_b ? "true" : "false", rows, columns, inner, mpp_emit_ptr(e, in->in[a]),
+                            (long long)(g->trans_a ? m : k), mpp_emit_ptr(e, in->in[b]), (long long)(g->trans_b ? k : n));
+}
+
 static bool emit_gemm(struct product *p, const struct mpp_instr *in, int a, int b)
 {
     struct one_gemm g;
     if (!is_gemm(p, a, b, &g))
         return false;
     struct mpp_emit *e = p->e;
-    int64_t m = stored(p, &p->m), n = stored(p, &p->n), k = stored(p, &p->k);
-    const char *rows = extent(p, &p->m), *columns = extent(p, &p->n), *inner = extent(p, &p->k); /* named in this order */
-    mpp_emit_line(e, "mpp_gemm%s(r, %s%s, %s, %s, %s, %s, %s, %lld, %s, %lld, %s, %s, %lld);",
-                  mpp_emit_half(mpp_emit_buffer(e, in->in[0])->dtype), types(e, in), g.trans_a ? "true" : "false",
-                  g.trans_b ? "true" : "false", rows, columns, inner,
-                  mpp_emit_ptr(e, in->in[a]), (long long)(g.trans_a ? m : k), mpp_emit_ptr(e, in->in[b]),
-                  (long long)(g.trans_b ? k : n), mpp_emit_beta(e, in->mode[0]), mpp_emit_ptr(e, in->out[0]), (long long)n);
+    enum mpp_dtype dtype = mpp_emit_buffer(e, in->in[0])->dtype;
+    const char *both = factors(p, in, a, b, &g);
+    long long ld = (long long)stored(p, &p->n);
+    if (in->epilogue < 0) {
+        mpp_emit_line(e, "mpp_gemm%s(r, %s%s, %s, %s, %lld);", mpp_emit_half(dtype), types(e, in), both, mpp_emit_beta(e, in->mode[0]),
+                      mpp_emit_ptr(e, in->out[0]), ld);
+        return true;
+    }
+    struct mpp_epilogue x;
+    bool known = mpp_epilogue_read(e->g, in->group, in->epilogue, &x);
+    assert(known && "epilogue.c joined the two");
+    const char *bias = x.bias < 0 ? "NULL" : mpp_emit_ptr(e, in->in[2 + x.bias]);
+    const char *residual = x.residual < 0 ? "NULL" : mpp_emit_ptr(e, in->in[2 + x.residual]);
+    const char *pre = x.pre < 0 ? "NULL" : mpp_emit_ptr(e, in->out[x.pre]);
+    mpp_emit_line(e, "mpp_gemm_%s%s(r, %s%s, %s, %s, %s, %lld);", x.gelu ? "gelu" : "add", mpp_emit_half(dtype), mpp_emit_type_arg(dtype),
+                  both, bias, x.gelu ? pre : residual, mpp_emit_ptr(e, in->out[x.y]), ld);
     return true;
 }
 
@@ -163,6 +186,16 @@ int64_t mpp_emit_einsum_workspace(const struct mpp_graph *g, const struct mpp_me
     for (int o = 0; o < 3; o++)
         count += stored(&p, &p.operand[o]);
     return 4 * count;
+}
+
+int64_t mpp_emit_einsum_columns(const struct mpp_graph *g, const struct mpp_mesh *mesh, const struct mpp_group *group,
+                                struct mpp_split split)
+{
+    struct mpp_emit e = {.g = g, .mesh = mesh};
+    struct product p = {.e = &e, .rule = group->rule, .split = split};
+    struct one_gemm one;
+    read_operands(&p);
+    return is_gemm(&p, 0, 1, &one) || is_gemm(&p, 1, 0, &one) ? stored(&p, &p.n) : 0;
 }
 
 static const char *dims_list(struct product *p, const struct mpp_buffer *b)
@@ -196,6 +229,19 @@ static void emit_general(struct product *p, const struct mpp_instr *in, const ch
                   dims_list(p, mpp_emit_buffer(e, in->out[0])), mpp_text_string(&valid));
 }
 
+/* "mlp.c_fc with its bias, mlp.gelu" */
+static const char *product_name(struct mpp_emit *e, const struct mpp_instr *in)
+{
+    const char *product = mpp_emit_op_name(e, &e->g->ops[e->g->groups[in->group].ops[0]]), *bias = mpp_arena_printf(e->arena, "%s.bias", product);
+    struct mpp_text s = {.arena = e->arena};
+    mpp_text_add(&s, "%s", product);
+    for (int k = 0; in->epilogue >= 0 && k < e->g->groups[in->epilogue].n_ops; k++) {
+        const char *name = mpp_emit_op_name(e, &e->g->ops[e->g->groups[in->epilogue].ops[k]]);
+        mpp_text_add(&s, "%s", strcmp(name, bias) == 0 ? " with its bias" : mpp_arena_printf(e->arena, ", %s", name));
+    }
+    return s.data;
+}
+
 void mpp_emit_einsum(struct mpp_emit *e, const struct mpp_instr *in)
 {
     const struct mpp_group *grp = &e->g->groups[in->group];
@@ -206,7 +252,7 @@ void mpp_emit_einsum(struct mpp_emit *e, const struct mpp_instr *in)
             mpp_text_add(&equation, "%c", *c);
     struct product p = {.e = e, .rule = op->rule, .split = in->split};
     read_operands(&p);
-    mpp_emit_note(e, "%s: %s, %s x %s -> %s", mpp_emit_op_name(e, op), equation.data,
+    mpp_emit_note(e, "%s: %s, %s x %s -> %s", product_name(e, in), equation.data,
                   mpp_emit_shape(e, mpp_emit_buffer(e, in->in[0])), mpp_emit_shape(e, mpp_emit_buffer(e, in->in[1])),
                   mpp_emit_shape(e, mpp_emit_buffer(e, in->out[0])));
     if (!emit_gemm(&p, in, 0, 1) && !emit_gemm(&p, in, 1, 0))

@@ -135,6 +135,9 @@ void mpp_emit_instr(struct mpp_emit *e, const struct mpp_instr *in);        /* e
 void mpp_emit_einsum(struct mpp_emit *e, const struct mpp_instr *in);       /* emit_einsum.c */
 int64_t mpp_emit_einsum_workspace(const struct mpp_graph *g, const struct mpp_mesh *mesh, const struct mpp_group *group,
                                   struct mpp_split split);
+/* Where the contraction is one mpp_gemm: the columns of its result, the innermost dimensions as they are stored; else 0. */
+int64_t mpp_emit_einsum_columns(const struct mpp_graph *g, const struct mpp_mesh *mesh, const struct mpp_group *group,
+                                struct mpp_split split);
 void mpp_emit_fused(struct mpp_emit *e, const struct mpp_instr *in);        /* emit_fused.c */
 void mpp_emit_step(struct mpp_emit *e, const struct mpp_instr *in);         /* emit_comm.c */
 void mpp_emit_await(struct mpp_emit *e, const struct mpp_instr *in);

@@ -62,7 +62,7 @@ struct mpp_flat *mpp_lower_append(struct mpp_lowering *l, enum mpp_instr_kind ki
     struct mpp_flat *f = &p->flats[p->n_flats++];
     *f = (struct mpp_flat){.phase = phase, .repeat = repeat, .index = index, .chunk = phase == MPP_PHASE_UPDATE ? 0 : l->chunk};
     f->instr.kind = kind;
-    f->instr.group = f->instr.transfer = -1;
+    f->instr.group = f->instr.epilogue = f->instr.transfer = -1;
     f->instr.n_in = n_in;
     f->instr.n_out = n_out;
     f->instr.in = mpp_arena_array(p->arena, n_in, struct mpp_bufref);
@@ -519,6 +519,7 @@ void mpp_lower_flat(struct mpp_arena *arena, const struct mpp_graph *graph, cons
     }
     mpp_lower_no_term(&l);
     note_outputs(&l);
+    mpp_lower_epilogues(out);
 }
 
 /* SCATTERS_OUT: a sum that takes memory of its own begins early. */

@@ -95,6 +95,18 @@ void mpp_lower_sum_stages(struct mpp_lowering *l, int group);
 /* At the end of the update, where the stage has no parameters: it takes part in that sum nevertheless. */
 void mpp_lower_no_term(struct mpp_lowering *l);
 
+/* epilogue.c: a contraction whose result only a bias, a residual or GELU follows becomes one instruction with that. */
+void mpp_lower_epilogues(struct mpp_flat_program *p);
+
+/* What group EPILOGUE makes of the product of contraction PRODUCT (both groups of G): operands of the group, -1: none. False: something
+ * that is no epilogue of a product. */
+struct mpp_epilogue {
+    int bias, residual;           /* of its `in`: added to the product */
+    bool gelu;                    /* in its tanh form, of product and bias */
+    int y, pre;                   /* of its `out`: the result, and what GELU is of */
+};
+bool mpp_epilogue_read(const struct mpp_graph *g, mpp_id product, mpp_id epilogue, struct mpp_epilogue *out);
+
 /* roll.c: find the layers that are alike and write PROG's buffers, classes, bodies and sections. */
 void mpp_roll(const struct mpp_flat_program *flat, struct mpp_lprog *prog);
 

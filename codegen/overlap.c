@@ -86,14 +86,21 @@ static void begin(struct lanes *l, const struct mpp_instr *in)
     l->end[l->n++] = l->messages;
 }
 
-static void compute(struct lanes *l, const struct mpp_instr *in)
+static void compute_group(struct lanes *l, mpp_id g, struct mpp_split split)
 {
-    mpp_id g = in->group;
     if (l->group_ps[g] < 0)
-        l->group_ps[g] = mpp_price_group(l->stage->graph, l->cluster, &l->stage->mesh, &l->stage->graph->groups[g], in->split,
+        l->group_ps[g] = mpp_price_group(l->stage->graph, l->cluster, &l->stage->mesh, &l->stage->graph->groups[g], split,
                                          &l->inside_ps[g]);
     l->kernels += l->group_ps[g];
     run_collective(l, l->inside_ps[g]);
+}
+
+/* An epilogue costs what its group does alone, as the planner counts. */
+static void compute(struct lanes *l, const struct mpp_instr *in)
+{
+    compute_group(l, in->group, in->split);
+    if (in->epilogue >= 0)
+        compute_group(l, in->epilogue, l->stage->split[in->epilogue]);
 }
 
 static void run_instr(struct lanes *l, const struct mpp_instr *in, bool next, bool last_layer)

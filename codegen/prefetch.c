@@ -70,7 +70,7 @@ static struct mpp_instr begin_of(const struct mpp_instr *gather, int ahead)
 static struct mpp_instr await_of(const struct prefetch *f, const struct mpp_instr *gather, const struct mpp_instr *last)
 {
     int n = last ? last->n_in : 0;
-    struct mpp_instr in = {.kind = MPP_INSTR_AWAIT, .group = -1, .transfer = -1, .n_in = n + 1, .once = gather->once,
+    struct mpp_instr in = {.kind = MPP_INSTR_AWAIT, .group = -1, .epilogue = -1, .transfer = -1, .n_in = n + 1, .once = gather->once,
                            .under_way = INT_MAX, .under_way_last = INT_MAX, .in = mpp_arena_array(f->arena, n + 1, struct mpp_bufref)};
     for (int i = 0; i < n; i++)
         in.in[i] = last->in[i];

@@ -74,9 +74,11 @@ enum mpp_write_mode { MPP_WRITE, MPP_WRITE_ADD, MPP_WRITE_ADD_LATER /* add unles
 struct mpp_instr {
     enum mpp_instr_kind kind;
     mpp_id group;                 /* COMPUTE: the (first layer's) group */
+    mpp_id epilogue;              /* COMPUTE: the group that runs as the epilogue of this contraction (epilogue.c), on the same block; -1 */
     struct mpp_split split;       /* COMPUTE */
     int n_in, n_out;
-    struct mpp_bufref *in, *out;  /* COMPUTE: in the order of the group's in and out; a left-out one: buffer -1 */
+    struct mpp_bufref *in, *out;  /* COMPUTE: in the order of the group's in and out; a left-out one: buffer -1. With an epilogue: what the
+                                   * contraction reads, then what the epilogue does (the product: buffer -1); what the epilogue makes */
     enum mpp_write_mode *mode;    /* [n_out] */
     const struct mpp_reshard_step *step; /* STEP */
     const char *reason;           /* STEP: why */

@@ -252,6 +252,7 @@ static bool same_instr(const struct roll *r, int la, const struct mpp_instr *a, 
 {
     if (a->kind != b->kind || a->n_in != b->n_in || a->n_out != b->n_out || a->gradient != b->gradient
         || a->once != b->once || a->transfer != b->transfer || a->begins != b->begins || !same_step(a->step, b->step) || !same_group(r->p->g, a->group, b->group)
+        || !same_group(r->p->g, a->epilogue, b->epilogue)
         || memcmp(a->split.axis, b->split.axis, sizeof a->split.axis))
         return false;
     for (int i = 0; i < a->n_in; i++)

@@ -185,13 +185,19 @@ static struct mpp_bufref rest_of(const struct player *p, mpp_id t)
 
 /* ---- instructions ---- */
 
+static uint64_t mix_ops(const struct mpp_graph *g, mpp_id group, uint64_t h)
+{
+    for (int k = 0; group >= 0 && k < g->groups[group].n_ops; k++)
+        h = mix(h, (uint64_t)g->ops[g->groups[group].ops[k]].kind);
+    return h;
+}
+
 /* What an instruction computes, whatever layer it stands for. */
 static uint64_t signature(const struct mpp_graph *g, const struct mpp_instr *in)
 {
     uint64_t h = mix(17, (uint64_t)in->kind);
     if (in->kind == MPP_INSTR_COMPUTE)
-        for (int k = 0; k < g->groups[in->group].n_ops; k++)
-            h = mix(h, (uint64_t)g->ops[g->groups[in->group].ops[k]].kind);
+        h = mix_ops(g, in->epilogue, mix_ops(g, in->group, h));
     if (in->step)
         h = mix(mix(mix(h, (uint64_t)in->step->kind), in->step->mask), (uint64_t)in->step->dim);
     return h;
@@ -249,25 +255,33 @@ static void run_op(struct machine *m, struct player *p, const struct mpp_gop *op
     mpp_op_info(op->kind)->ref(&ref);
 }
 
-/* The elements of what group IN computes from READ, as values of its tensors in p->local. */
-static void compute(struct machine *m, struct player *p, const struct mpp_instr *in, struct at at, const struct value **read)
+/* What GROUP computes from READ. */
+static void compute_group(struct machine *m, struct player *p, mpp_id id, int64_t stream, struct at at, const struct value **read)
 {
-    const struct mpp_group *group = &p->g->groups[in->group];
+    const struct mpp_group *group = &p->g->groups[id];
     for (int i = 0; i < group->n_in; i++)
-        if (group->in[i] >= 0)
+        if (group->in[i] >= 0 && read[i])
             p->local[group->in[i]] = read[i];
     for (int k = 0; k < group->n_ops; k++)
-        run_op(m, p, &p->g->ops[group->ops[k]], at, in->stream_step * at.iteration);
+        run_op(m, p, &p->g->ops[group->ops[k]], at, stream);
+}
+
+/* The elements of what IN computes from READ, as values of its tensors in p->local. */
+static void compute(struct machine *m, struct player *p, const struct mpp_instr *in, struct at at, const struct value **read)
+{
+    compute_group(m, p, in->group, in->stream_step * at.iteration, at, read);
+    if (in->epilogue >= 0)
+        compute_group(m, p, in->epilogue, 0, at, read + p->g->groups[in->group].n_in);
 }
 
 /* What output I of IN becomes, but for what it is added to. */
 static const struct value *result(struct machine *m, struct player *p, const struct mpp_instr *in, const struct value **read,
                                   uint64_t hash, int i)
 {
-    int64_t n = in->kind == MPP_INSTR_COMPUTE ? mpp_tensor_count(&p->g->tensors[p->g->groups[in->group].out[i]])
-                : in->n_in > 0 && read[0] ? read[0]->n : 1;
+    const struct mpp_group *maker = in->kind != MPP_INSTR_COMPUTE ? NULL : &p->g->groups[in->epilogue >= 0 ? in->epilogue : in->group];
+    int64_t n = maker ? mpp_tensor_count(&p->g->tensors[maker->out[i]]) : in->n_in > 0 && read[0] ? read[0]->n : 1;
     struct value *v = new_value(m, hash, n);
-    const struct value *from = in->kind == MPP_INSTR_COMPUTE ? p->local[p->g->groups[in->group].out[i]] : in->n_in > 0 ? read[0] : NULL;
+    const struct value *from = maker ? p->local[maker->out[i]] : in->n_in > 0 ? read[0] : NULL;
     if (v->x && from && from->x)
         memcpy(v->x, from->x, (size_t)n * sizeof(double));
     return v;

@@ -242,6 +242,8 @@ static const char odd_model[] =
     "      <Add name=\"res\" in=\"%x less\"/>\n"
     "    </repeat>\n"
     "    <Identity name=\"last\"/>\n"
+    "    <Linear name=\"up\" units=\"heads, each\"/> <Gelu name=\"smooth\" approximate=\"tanh\"/>\n"
+    "    <Linear name=\"down\" units=\"cols\" contract=\"2\"/> <Add name=\"more\" in=\"last down\"/>\n"
     "    <ReduceSum name=\"total\" axes=\"1\" keepdims=\"true\"/>\n"
     "    <Tanh/>\n"
     "    <Mul name=\"weighed\" in=\"total last\"/>\n"
@@ -461,6 +463,99 @@ static void test_numbers_all(const char *tmp)
         test_numbers(tmp, cases[i].devices, cases[i].pins, cases[i].defines);
 }
 
+/* ---- what runs as the epilogue of a product ---- */
+
+/* Each branch ends in a kernel, so that its product has a group of its own. */
+static const char followed_model[] =
+    "<model name=\"followed\" version=\"1\">\n"
+    "  <params> <dim name=\"batch\" value=\"6\" role=\"batch\"/> <dim name=\"rows\" value=\"5\"/> <dim name=\"cols\" value=\"8\"/> </params>\n"
+    "  <inputs> <input name=\"x\" type=\"f32\" shape=\"batch, rows, cols\"/> <input name=\"y\" type=\"f32\" shape=\"batch, rows, cols\"/>\n"
+    "    <input name=\"ids\" type=\"i32\" shape=\"batch, rows\"/> </inputs>\n"
+    "  <graph>\n"
+    "    <Linear name=\"bias\" in=\"x\" units=\"cols\"/> <Softmax name=\"end1\"/>\n"
+    "    <Linear name=\"residual\" in=\"x\" units=\"cols\" bias=\"false\"/> <Add name=\"residual_add\" in=\"residual x\"/> <Softmax name=\"end2\"/>\n"
+    "    <Linear name=\"both\" in=\"x\" units=\"cols\"/> <Add name=\"both_add\" in=\"y both\"/> <Softmax name=\"end3\"/>\n"
+    "    <Linear name=\"smooth\" in=\"x\" units=\"cols\"/> <Gelu name=\"smooth_gelu\" approximate=\"tanh\"/> <Softmax name=\"end4\"/>\n"
+    "    <Linear name=\"plain_smooth\" in=\"x\" units=\"cols\" bias=\"false\"/> <Gelu name=\"plain_gelu\" approximate=\"tanh\"/> <Softmax name=\"end5\"/>\n"
+    "    <Linear name=\"two_dims\" in=\"x\" units=\"2, 4\"/> <Softmax name=\"end6\"/> <Linear name=\"again\" units=\"cols\" contract=\"2\"/> <Softmax name=\"end7\"/>\n"
+    "    <Linear name=\"first\" in=\"x\" units=\"cols\" bias=\"false\"/> <Linear name=\"second\" in=\"y\" units=\"cols\" bias=\"false\"/>\n"
+    "    <Add name=\"first_second\" in=\"first second\"/> <Softmax name=\"end8\"/>\n"
+    "    <Linear name=\"exact\" in=\"x\" units=\"cols\"/> <Gelu name=\"exact_gelu\"/> <Softmax name=\"end9\"/>\n"
+    "    <Linear name=\"other\" in=\"x\" units=\"cols\"/> <Relu name=\"relu\"/> <Softmax name=\"end10\"/>\n"
+    "    <Linear name=\"dropped\" in=\"x\" units=\"cols\"/> <Dropout name=\"dropout\" ratio=\"0.5\"/> <Softmax name=\"end11\"/>\n"
+    "    <Linear name=\"shared\" in=\"x\" units=\"cols\" bias=\"false\"/> <Softmax name=\"end12\"/> <Add name=\"shared_add\" in=\"shared x\"/> <Softmax name=\"end13\"/>\n"
+    "    <Linear name=\"split\" in=\"x\" units=\"2, cols\"/> <Split name=\"halves\" out=\"left right\" axis=\"2\" num_outputs=\"2\"/> <Mul name=\"sides\" in=\"left right\"/> <Softmax name=\"end14\"/>\n"
+    "    <PositionEmbedding name=\"place\" in=\"ids\" max_positions=\"rows\" embedding_dim=\"cols\"/>\n"
+    "    <Linear name=\"placed\" in=\"x\" units=\"cols\" bias=\"false\"/> <Add name=\"placed_add\" in=\"placed place\"/> <Softmax name=\"end15\"/>\n"
+    "    <Linear name=\"late\" in=\"x\" units=\"cols\"/> <Gelu name=\"late_gelu\" approximate=\"tanh\"/> <Add name=\"late_add\" in=\"late_gelu x\"/> <Softmax name=\"end16\"/>\n"
+    "    <Sum name=\"all\" in=\"end1 end2 end3 end4 end5 end7 end8 end9 end10 end11 end12 end13 end14 end15 end16\"/>\n"
+    "    <MeanSquaredErrorLoss name=\"loss\" in=\"all y\"/>\n"
+    "  </graph>\n"
+    "  <training loss=\"loss\"> <optimizer type=\"adamw\" lr=\"0.01\"/> </training>\n"
+    "</model>\n";
+
+/* Lines as one, with single blanks. */
+static void join_lines(char *text)
+{
+    char *to = text;
+    for (const char *c = text; *c; c++)
+        if (!strchr(" \n", *c) || (to > text && to[-1] != ' '))
+            *to++ = *c == '\n' ? ' ' : *c;
+    *to = 0;
+}
+
+/* The forward call that computes the product NAME, up to its end; NULL: none. */
+static const char *call_of(struct mpp_arena *a, const char *text, const char *name)
+{
+    const char *at = strstr(text, mpp_arena_printf(a, "/* %s", name));
+    while (at && !strchr(": ,", at[3 + strlen(name)]))
+        at = strstr(at + 1, mpp_arena_printf(a, "/* %s", name));
+    const char *call = at ? strstr(at, "*/") : NULL, *end = call ? strstr(call, ");") : NULL;
+    return end ? mpp_arena_printf(a, "%.*s", (int)(end - at), at) : NULL;
+}
+
+static void check_follows(const char *dir, int n, const char *const (*wanted)[2])
+{
+    struct mpp_arena *a = mpp_arena_new();
+    size_t size;
+    char *text = read_file(a, path_in(a, dir, "stage0.c"), &size);
+    join_lines(text);
+    for (int i = 0; i < n; i++) {
+        const char *call = call_of(a, text, wanted[i][0]);
+        check(call && strstr(call, wanted[i][1]), "epilogues: %s, wanted %s: %s", wanted[i][0], wanted[i][1], call ? call : "no call");
+    }
+    mpp_arena_free(a);
+}
+
+static void test_epilogues(const char *tmp)
+{
+    static const char *const one[][2] = {
+        {"bias", "mpp_gemm_add("}, {"bias with its bias", "p->bias_bias, NULL, p->bias, 8"}, {"residual, residual_add", "8, NULL, p->x, p->residual_add, 8"},
+        {"both with its bias, both_add", "p->both_bias, p->y, p->both_add, 8"}, {"smooth with its bias, smooth_gelu", "mpp_gemm_gelu("},
+        {"smooth", "p->smooth_bias, p->smooth, p->smooth_gelu, 8"}, {"plain_smooth", "mpp_gemm(" /* the backward pass wants it */},
+        {"two_dims with its bias", "mpp_gemm_add("}, {"again with its bias", "mpp_gemm_add("},
+        {"first, first_second", "NULL, p->second, p->first_second, 8"}, {"second", "mpp_gemm("}, {"exact", "mpp_gemm("}, {"other", "mpp_gemm("},
+        {"dropped", "mpp_gemm("}, {"shared", "mpp_gemm("}, {"split", "mpp_gemm("}, {"placed", "mpp_gemm("}, {"late", "mpp_gemm("}};
+    static const char *const split[][2] = {{"attn.c_attn", "mpp_gemm("}, {"attn.c_proj", "mpp_gemm("}, {"mlp.c_proj", "mpp_gemm("},
+                                           {"mlp.c_fc with its bias, mlp.gelu", "mpp_gemm_gelu("}};
+    struct job j;
+    struct mpp_arena *a = mpp_arena_new();
+    const char *model = mpp_arena_printf(a, "%s/followed.xml", tmp), *dir = mpp_arena_printf(a, "%s/followed", tmp);
+    FILE *f = fopen(model, "w");
+    fputs(followed_model, f);
+    fclose(f);
+    if (build(&j, model, NULL, "") && make_plan(&j, 1, "") && emit(&j, dir)) {
+        check_compiles(dir);
+        check_follows(dir, sizeof one / sizeof one[0], one);
+    }
+    close_job(&j);
+    dir = mpp_arena_printf(a, "%s/followed-2", tmp);
+    if (build(&j, mpp_arena_printf(a, "%s/models/gpt.xml", root), "tiny", "") && make_plan(&j, 2, "tp=2") && emit(&j, dir))
+        check_follows(dir, sizeof split / sizeof split[0], split);
+    close_job(&j);
+    mpp_arena_free(a);
+}
+
 int main(int argc, char **argv)
 {
     char tmp[] = "/tmp/mpp-emit-XXXXXX";
@@ -479,6 +574,7 @@ int main(int argc, char **argv)
     test_names(tmp);
     test_numbers_all(tmp);
     test_workspace(tmp);
+    test_epilogues(tmp);
     mpp_outdir_remove(tmp);
     printf("%d passed, %d failed\n", passed, failed);
     return failed > 0;

@@ -211,7 +211,7 @@ def faults(p, all_calls, rows):
 
 # ---- docs/kernels.md ----
 
-PRODUCTS, ROWS = ("mpp_gemm", "mpp_einsum"), ("mpp_layernorm_forward", "mpp_layernorm_backward", "mpp_attention_forward", "mpp_attention_backward")
+PRODUCTS, ROWS = ("mpp_gemm", "mpp_gemm_add", "mpp_gemm_gelu", "mpp_einsum"), ("mpp_layernorm_forward", "mpp_layernorm_backward", "mpp_attention_forward", "mpp_attention_backward")
 APART = {"Einsum", "LayerNorm", "LayerNormGrad", "Attention", "AttentionGrad", "Accumulate"}
 
 
@@ -227,6 +227,15 @@ def unfused(p, phase, layer):
     return sizes
 
 
+def epilogues(structs, state, lines):
+    """(elements of y, elements beside y that are read or written) of each product with an epilogue."""
+    for line in lines:
+        call = re.match(r"mpp_gemm_(?:add|gelu)\(r, (.*)\);$", line)
+        if call:
+            *_, beside, y, _ = call.group(1).split(", ")
+            yield elements(structs, state, y), 0 if beside == "NULL" else elements(structs, state, beside)
+
+
 def documented(p, all_calls, text):
     """What docs/kernels.md says of a layer of GPT-2, and what is so: (where, says, is)."""
     rows = {(cells[0], len(cells)): cells[1:] for cells in
@@ -234,7 +243,8 @@ def documented(p, all_calls, text):
     structs, out = tensors(p), []
     unit = structs["h_tensors"]["res1"]
     for phase in ("forward", "backward"):
-        lines = [line for _, line in bodies(p)[f"h_{phase}"][1]]
+        state, body = bodies(p)[f"h_{phase}"]
+        lines = [line for _, line in body]
         products, rowwise, fused, single = rows[phase, 5]
         of_layer = [c for c in all_calls if c.function == f"h_{phase}"]
         sizes = unfused(p, phase, "0:1:h")
@@ -244,8 +254,11 @@ def documented(p, all_calls, text):
         out.append((f"unfused {phase}", int(re.match(r"\d+", single).group()), len(sizes)))
         out.append((f"norms and attention {phase}", 3, counts[1]))
         moved = [sum(o.elements for o in [*c.inputs.values(), *c.outputs.values()]) for c in of_layer]
-        fused, single = rows[phase, 3]
-        out.append((f"elements {phase}", fused, str(sum(n // unit for n in moved))))
+        now, fused, single = rows[phase, 4]
+        after = list(epilogues(structs, state, lines))
+        beside, kernels = sum(b // unit for _, b in after), sum(n // unit for n in moved)
+        out.append((f"elements {phase}", re.findall(r"\d+", now), [str(kernels + beside), str(beside)] if after else [str(kernels)]))
+        out.append((f"elements {phase}, fused", fused, str(kernels + beside + sum(2 * y // unit for y, _ in after))))
         out.append((f"elements {phase}, unfused", single, str(sum(n // unit for n in sizes))))
         if phase == "backward":
             cuda = (p.dir / "kernels.cu").read_text()

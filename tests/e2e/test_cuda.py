@@ -118,6 +118,26 @@ def references():
             h.guarded(f"{folder} {setting} {fix}", reference, models[folder], setting, devices, fix, orders)
 
 
+def epilogues():
+    """What follows a product is cuBLASLt's epilogue, GELU where asked for; where it has none, a kernel, and the losses are the same but for
+    rounding."""
+    m = eq.gpt2_tiny()
+    p = plan(m, 1, "", "C")
+    build(p)
+    name, data, losses = m.settings["C"][2][0]
+    path = h.TMP / "epilogues.txt"
+    layers, steps = 4, 2
+    passes = layers * steps * p.json["micro_batches"]
+    for what, env, wanted in (("bias", {}, (3, 0, 1)), ("and GELU", {"MPP_GELU_EPILOGUE": "1"}, (2, 1, 0)), ("refused", {"MPP_SHIM_EPILOGUES": "0"}, (0, 0, 3))):
+        path.unlink(missing_ok=True)
+        run = p.train(data=f"npy:{data}", init=m.weights, steps=steps, seed=1, env={"MPP_SHIM_REPORT": str(path), **env}, timeout_s=PATIENCE_S)
+        h.close(f"epilogues, {what}: losses", run.losses, losses[:steps], m.tolerance)
+        rows = {line.split(" ", 6)[6]: int(line.split(" ", 1)[0]) for line in path.read_text().splitlines()}
+        got = (rows.get("cublasLtMatmul_f32_bias", 0), rows.get("cublasLtMatmul_f32_gelu", 0), sum(n for kernel, n in rows.items() if "epilogue_kernel" in kernel))
+        h.check(got == tuple(n * passes for n in wanted), f"epilogues, {what}: launches", f"{got}, {passes} layers' passes")
+    p.remove()
+
+
 # ---- CUDA graphs ----
 
 GRAPHS = {"MPP_GRAPHS": "1"}
@@ -390,12 +410,12 @@ def bytes_of_gpt():
     # a test of the test
     source = p.dir / "kernels.cu"
     text = broken = source.read_text()
-    for name, pointer in (("fused_bias_gelu", "a"), ("fused_bias_add", "b"), ("fused_gelu_grad_reduce_sum", "b")):
+    for name, pointer in (("fused_add_reduce_sum", "a"), ("fused_add", "b"), ("fused_gelu_grad_reduce_sum", "b")):
         broken = twice(broken, name, pointer)
     source.write_text(broken)
     make(p, shared, "CFLAGS=-O1")
     faults = fused_bytes.faults(p, calls, counted(p))
-    h.check(set(faults) == {"fused_bias_gelu", "fused_bias_add", "fused_gelu_grad_reduce_sum"}, "bytes: what is read twice shows", faults)
+    h.check(set(faults) == {"fused_add_reduce_sum", "fused_add", "fused_gelu_grad_reduce_sum"}, "bytes: what is read twice shows", faults)
     past = text.replace("mpp_write_pack<W>(y, i * cols + j0, to_y);", "y[i * cols + j0] = 0;", 1)
     h.check(past != text and fused_bytes.uncounted(past), "bytes: accesses that nothing counts show")
     p.remove()
@@ -487,7 +507,7 @@ def nvcc():
 
 
 def main():
-    parts = {"references": references, "bf16": lambda: follow("bf16", 2, "dp=2", 50 if h.FULL else 3), "overflow": overflow,
+    parts = {"references": references, "epilogues": epilogues, "bf16": lambda: follow("bf16", 2, "dp=2", 50 if h.FULL else 3), "overflow": overflow,
              "barrier": broken_barrier, "bytes": bytes_of_gpt, "errors": errors, "budget": told.budget}
     for default, what, *arguments in BYTES:
         if default or h.FULL:

@@ -225,6 +225,8 @@ def same_plan():
     text = (a.dir / "stage0.c").read_text()
     h.check("mpp_gemm_half(r, MPP_TYPE_F16, MPP_TYPE_F16" in text and "mpp_gemm_half(r, MPP_TYPE_F16, MPP_TYPE_F32" in text,
             "products are in 16 bits, gradients of weights in f32")
+    h.check("mpp_gemm_gelu_half(r, MPP_TYPE_F16" in text and "mpp_gemm_add" not in text.replace("mpp_gemm_add_half(r, MPP_TYPE_F16", ""),
+            "so is what follows them")
     h.check(a.json["precision"] == "f16" and a.memory["parameters"] > 0, "plan.json says so, and accounts for the weights")
 
 
