@@ -217,6 +217,12 @@ m("first-axis", "codegen/emit_comm.c",
 m("merge-uneven", "codegen/emit_einsum.c",
   "for (int i = 1; i < l->n; i++)\n        if (mpp_emit_uneven(", "for (int i = 2; i < l->n; i++)\n        if (mpp_emit_uneven(",
   "two dimensions become one of a product although the inner is cut unevenly", "plans:uneven", "emit")
+m("epilogue-shared", "codegen/epilogue.c",
+  "uses[product].n != 2", "uses[product].n < 2",
+  "a product that others read as well is nowhere once a residual follows it", "emit")
+m("epilogue-exact", "codegen/epilogue.c",
+  "mpp_attrs_string(&op->attrs, \"approximate\", \"none\"), \"tanh\") == 0", "mpp_attrs_string(&op->attrs, \"approximate\", \"none\"), \"\") != 0",
+  "exact GELU that follows a product becomes its tanh form", "emit")
 m("space-padded", "codegen/emit_ops.c",
   "mpp_text_add(&valid, \"%s%s\", d ? \", \" : \"\", mpp_emit_valid(e, size_of(e, b, d), b->split[d]));",
   "mpp_text_add(&valid, \"%s%lld\", d ? \", \" : \"\", (long long)b->padded[d]);",
@@ -363,6 +369,9 @@ m("einsum-uneven", "runtime/core/contraction.c",
 m("einsum-keep", "runtime/host/kernels_gemm.c",
   "keep = 1.0f;", "keep = o->beta;",
   "a general product summed by several calls keeps the last", "runtime_kernels")
+m("bias-block", "runtime/host/kernels_gemm.c",
+  "const float *bias = p->bias + j;", "const float *bias = p->bias;",
+  "where threads share a product that GELU follows, each block takes the bias of the first", "runtime_threads")
 m("partial-axis", "runtime/host/collectives.c",
   "if (mpp_mesh_group_index(r, mask) == 0)", "if (r->coord[0] == 0)",
   "which rank holds a sum's one term is told by the first axis alone", "runtime_collectives")

@@ -109,6 +109,12 @@ static void run_gemm(struct mpp_rank *r, const struct data *d, float *out)
     mpp_gemm(r, true, true, 400, 290, 300, d->x, COLS, d->y, 301, 1, out + 3 * N, 300);
 }
 
+static void run_after(struct mpp_rank *r, const struct data *d, float *out)
+{
+    mpp_gemm_add(r, false, false, 290, 310, 390, d->x, COLS, d->y, 311, d->row, d->y, out, COLS);
+    mpp_gemm_gelu(r, false, true, 290, 310, 390, d->x, 395, d->y, 393, d->row2, out + N, out + 2 * N, COLS);
+}
+
 static const struct {
     const char *name;
     void (*run)(struct mpp_rank *r, const struct data *d, float *out);
@@ -117,6 +123,7 @@ static const struct {
     {"layernorm", run_layernorm, true},   {"softmax", run_softmax, true}, {"cross entropy", run_cross_entropy, true},
     {"embedding", run_embedding, true},   {"optimisers", run_optimizers, true}, {"attention", run_attention, true},
     {"einsum", run_einsum, true},         {"gemm", run_gemm, false},
+    {"gemm and what follows", run_after, false},
 };
 
 static void test_kernels(void)
