@@ -24,7 +24,7 @@ def test_models():
     for model, presets in (("gpt", None), ("bert", None), ("mlp", None)):
         text = (h.ROOT / "models" / f"{model}.xml").read_text()
         for preset in re.findall(r'<preset name="([\w.-]+)"', text):
-            cluster, n = ("dgx-a100", 64) if re.search("13b|17b|175b|8.3b", preset) else (None, 4)
+            cluster, n = ("dgx-a100", 64) if re.search("6.7b|13b|17b|175b|8.3b", preset) else (None, 4)
             for extra in ((), ("--dump-after", "fuse")):
                 p = h.mpplan(*h.arguments(f"models/{model}.xml", gpus=n, preset=preset, cluster=cluster, extra=extra), timeout_s=900)
                 h.check(p.returncode == 0, f"{model} {preset} {extra}", p.stderr[-2000:])
