@@ -161,7 +161,7 @@ static enum mpp_status fit_hidden(struct mpp_arena *arena, struct mpp_diag *diag
         if (st != MPP_OK && st != MPP_INFEASIBLE && st != MPP_LIMIT)
             return st;
         double plan_s = out->plan_s + other.plan_s, lower_s = out->lower_s + other.lower_s;
-        if (st == MPP_OK && i == 0 && !other.plan->stopped)
+        if (st == MPP_OK && i == 0)
             bound_ps = other.plan->bound_ps;
         found = st == MPP_OK && other.plan->overlapped_ps < out->plan->overlapped_ps;
         if (found) {
@@ -172,7 +172,8 @@ static enum mpp_status fit_hidden(struct mpp_arena *arena, struct mpp_diag *diag
         out->lower_s = lower_s;
     }
     out->plan->bound_ps = serial_ps;
-    out->plan->overlap_bound_ps = bound_ps < out->plan->overlapped_ps ? bound_ps : out->plan->overlapped_ps;
+    out->plan->overlap = true;
+    out->plan->overlap_bound_ps = bound_ps;
     if (mpp_plan_interrupted(options))
         out->plan->stopped = mpp_plan_stopped_by(options);
     return mpp_plan_derive(arena, diag, graph, cluster, out->plan); /* of the micro-batch that it has */
@@ -186,7 +187,7 @@ enum mpp_status mpp_fit_plan(struct mpp_arena *arena, struct mpp_diag *diag, str
     *out = (struct mpp_fitted){0};
     enum mpp_status st = fit(arena, diag, graph, cluster, options, from_plan, keep, out, &near);
     bool can_hide = cluster->n_devices > 1 && mpp_cost_goes_beside(cluster, cluster->n_nodes);
-    if (st == MPP_OK && options->overlap && !from_plan && can_hide && !mpp_plan_interrupted(options))
+    if (st == MPP_OK && options->overlap && !from_plan && can_hide)
         return fit_hidden(arena, diag, graph, cluster, options, keep, out);
     if (st == MPP_INFEASIBLE && near.plan && !from_plan && !options->quick && !mpp_plan_interrupted(options)) {
         struct mpp_plan_options any = *options; /* the fastest plans are too large: the first that is found may not be */

@@ -63,11 +63,11 @@ static void proof(const struct report *r)
 {
     const struct mpp_plan *p = r->plan;
     bool counts = mpp_report_counts_overlap(r), several = p->n_stages > 1 || p->n_others > 0 || counts;
-    if (p->objective_ps <= 0 || p->bound_ps <= 0) {
+    int64_t ps = counts ? p->overlapped_ps : p->objective_ps, bound_ps = counts ? p->overlap_bound_ps : p->bound_ps;
+    if (p->objective_ps <= 0 || p->bound_ps <= 0 || bound_ps <= 0) {
         ended_early(r);
         return;
     }
-    int64_t ps = counts ? p->overlapped_ps : p->objective_ps, bound_ps = counts ? p->overlap_bound_ps : p->bound_ps;
     mpp_report_paragraph(r, 2, mpp_arena_printf(r->arena, "%s by this cost model%s among all %s searched%s (gap %s %%)", claim_of(r, ps, bound_ps),
                                      counts ? ", collectives beside kernels counted," : "", several ? "plans" : "meshes and micro-batch counts",
                                      mpp_report_pinned(r), gap_of(r, ps, bound_ps)), true);

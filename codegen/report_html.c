@@ -70,6 +70,7 @@ static void write_plan(struct mpp_html *h)
     mpp_html_int(h, "bound_ps", p->bound_ps);
     mpp_html_int(h, "simulated_ps", p->simulated_ps);
     mpp_html_int(h, "overlapped_ps", p->overlapped_ps);
+    mpp_html_bool(h, "overlap", p->overlap);
     mpp_html_int(h, "overlap_bound_ps", p->overlap_bound_ps);
     mpp_html_double(h, "gap", p->gap);
     mpp_html_double(h, "flops", mpp_plan_step_flops(g));

@@ -28,5 +28,5 @@ void mpp_report_overlap(const struct report *r)
 
 bool mpp_report_counts_overlap(const struct report *r)
 {
-    return r->plan->overlap_bound_ps > 0;
+    return r->plan->overlap;
 }

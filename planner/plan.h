@@ -127,7 +127,8 @@ struct mpp_plan {
     int64_t objective_ps, bound_ps; /* over all meshes and micro-batch counts searched */
     double gap;
     int64_t overlapped_ps;        /* objective_ps less what is hidden; filled by lowering */
-    int64_t overlap_bound_ps;     /* no plan searched takes less even so; 0: no search counted what is hidden */
+    bool overlap;                 /* --overlap: overlapped_ps is the time that counts */
+    int64_t overlap_bound_ps;     /* OVERLAP: no plan searched takes less so; 0: not known */
     const char *stopped;          /* what ended the search, whose best so far this is: "--time-limit"; NULL: it came to its end */
     const char *pins;             /* what --fix said, normalised; "" */
 };

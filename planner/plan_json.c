@@ -488,7 +488,7 @@ static enum mpp_status write_all(struct writer *w, struct mpp_diag *diag)
     fprintf(f, " \"simulated_ps\": %lld,\n", (long long)p->simulated_ps);
     if (p->overlapped_ps > 0)
         fprintf(f, " \"overlapped_ps\": %lld,\n", (long long)p->overlapped_ps);
-    if (p->overlap_bound_ps > 0)
+    if (p->overlap)
         fprintf(f, " \"overlap_bound_ps\": %lld,\n", (long long)p->overlap_bound_ps);
     write_line(w, " \"predicted\"", prediction_json(w->arena, &p->predicted), ",");
     write_line(w, " \"solver\"", solver_json(w->arena, &p->solver), ",");

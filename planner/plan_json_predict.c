@@ -114,7 +114,7 @@ static void put_time(struct mpp_arena *arena, json_t *o, const struct mpp_graph 
     put_real(arena, o, "bound_s", (double)plan->bound_ps * 1e-12);
     put_real(arena, o, "gap", plan->gap);
     put_real(arena, o, "overlapped_s", (double)plan->overlapped_ps * 1e-12);
-    if (plan->overlap_bound_ps > 0)
+    if (plan->overlap)
         put_real(arena, o, "overlap_bound_s", (double)plan->overlap_bound_ps * 1e-12);
     if (plan->stopped)
         put_text(arena, o, "stopped", plan->stopped);

@@ -215,7 +215,8 @@ static void read_head(struct reader *r, const json_t *root, const struct mpp_clu
     p->pins = mpp_json_get_text(r, root, "pins", where);
     p->objective_ps = mpp_json_get_number(r, root, "objective_ps", 0, INT64_MAX, where);
     p->bound_ps = mpp_json_get_number(r, root, "bound_ps", 0, INT64_MAX, where);
-    if (json_object_get(root, "overlap_bound_ps"))
+    p->overlap = json_object_get(root, "overlap_bound_ps") != NULL;
+    if (p->overlap)
         p->overlap_bound_ps = mpp_json_get_number(r, root, "overlap_bound_ps", 0, INT64_MAX, where);
     p->stopped = json_object_get(root, "stopped") ? mpp_json_get_text(r, root, "stopped", where) : NULL;
 }

@@ -1,7 +1,7 @@
 /* summary.js - the head of the page, what else was possible, and what the predictions rest on. */
 
 /* Is the step's time the one with collectives beside kernels (--overlap)? */
-const COUNTS_OVERLAP = plan.plan.overlap_bound_ps > 0;
+const COUNTS_OVERLAP = plan.plan.overlap;
 const [TIME_PS, BOUND_PS] = COUNTS_OVERLAP ? [plan.plan.overlapped_ps, plan.plan.overlap_bound_ps]
   : [plan.plan.objective_ps, plan.plan.bound_ps];
 
@@ -14,7 +14,7 @@ function claim() {
   const p = plan.plan, several = plan.stages.length > 1 || p.others.length > 0 || COUNTS_OVERLAP;
   const among = `all ${several ? "plans" : "meshes and micro-batch counts"} searched${p.pinned ? `, ${p.pinned}` : ""}`;
   const model = `by this cost model${COUNTS_OVERLAP ? ", collectives beside kernels counted," : ""}`;
-  if (p.objective_ps <= 0 || p.bound_ps <= 0)
+  if (TIME_PS <= 0 || BOUND_PS <= 0)
     return "No bound is known: this plan was not searched for.";
   if (TIME_PS <= BOUND_PS)
     return `Proven the fastest ${model} among ${among}.`;
@@ -105,7 +105,7 @@ function drawBasis(at) {
         : "not known"),
       el("dt", {}, "optimality gap"), el("dd", {id: "gap"}, `${+(100 * p.gap).toPrecision(6)} %`),
       el("dt", {}, "with collectives beside kernels"), el("dd", {id: "overlapped"}, `${thousands(p.overlapped_ps)} ps`,
-        COUNTS_OVERLAP ? `; no plan searched is under ${thousands(p.overlap_bound_ps)} ps` : ""),
+        COUNTS_OVERLAP && BOUND_PS > 0 ? `; no plan searched is under ${thousands(p.overlap_bound_ps)} ps` : ""),
       el("dt", {}, "schedule run event by event"), el("dd", {id: "simulated"}, `${thousands(p.simulated_ps)} ps`),
       el("dt", {}, "device"), el("dd", {},
         `${d.name}: ${bytes(d.mem_bytes)} of which ${bytes(d.usable_bytes)} are used at most, `,

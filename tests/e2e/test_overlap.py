@@ -52,7 +52,8 @@ def check_case(preset, gpus, cluster, batch):
     h.check("overlap_bound_s" not in plain, f"{what}: a search that counts nothing of it proves nothing of it")
     h.check(counted["overlapped_s"] <= plain["overlapped_s"], f"{what}: the plan is no slower than the one without --overlap",
             (counted["overlapped_s"], plain["overlapped_s"]))
-    h.check(0 < counted["overlap_bound_s"] <= counted["overlapped_s"], f"{what}: no plan is below its bound", counted["overlap_bound_s"])
+    for x in (plain, counted):
+        h.check(0 < counted["overlap_bound_s"] <= x["overlapped_s"] * (1 + 1e-9), f"{what}: no plan is below the bound", (counted["overlap_bound_s"], x["overlapped_s"]))
     h.check(counted["step_s"] >= plain["bound_s"], f"{what}: nor, one after the other, below that of the other search", (counted["step_s"], plain["bound_s"]))
     h.check(counted["bound_s"] <= plain["bound_s"] * (1 + 1e-12), f"{what}: what was proven one after the other stays", (counted["bound_s"], plain["bound_s"]))
     if preset == "gpt3-1.3b":
@@ -84,6 +85,22 @@ def scale_links(text, factor):
     return re.sub(r'bytes_per_s="([0-9.e]+)"', lambda m: f'bytes_per_s="{float(m[1]) * factor:.6g}"', text)
 
 
+def check_stopped():
+    """A search that is stopped says so, and still counts what was asked for; so early that it has no plan it says that."""
+    arguments = ["models/gpt.xml", "--preset", "gpt3-6.7b", "--gpus", 64, "--cluster", "p4d.24xlarge", "--batch", 512, "--precision", "bf16", "--overlap"]
+    for limit_s in (1, 4):
+        what = f"within {limit_s} s"
+        p = h.mpplan(*arguments, "--time-limit", limit_s, "--predict", "--json")
+        if p.returncode != 0:
+            h.check("stopped before it found a plan" in p.stderr, f"{what}: no plan yet", p.stderr)
+            continue
+        x = json.loads(p.stdout)
+        h.check(x.get("stopped") == "--time-limit" and 0 <= x["overlap_bound_s"] <= x["overlapped_s"] * (1 + 1e-9), f"{what}: stopped, its bound holds", x)
+        check_figures(what, x)
+        p = h.mpplan(*arguments, "--time-limit", limit_s, "--predict")
+        h.check("--overlap looks" not in p.stdout, f"{what}: nobody who asked is told to ask", p.stdout[:500])
+
+
 def check_directory():
     """A plan directory keeps what was proven; its reports are the same again."""
     arguments = ["models/gpt.xml", "--preset", "gpt2-xl", "--gpus", 8, "--cluster", "dgx-a100", "--batch", 32, "--precision", "bf16", "--overlap"]
@@ -112,6 +129,7 @@ def main():
     for case in CASES + (FULL_CASES if h.FULL else []):
         h.guarded(str(case), check_case, *case)
     h.guarded("links", check_links)
+    h.guarded("stopped", check_stopped)
     h.guarded("directory", check_directory)
     h.guarded("host", check_nothing, "on a host", "--gpus", 4)
     h.guarded("alone", check_nothing, "on one GPU", "--gpus", 1, "--cluster", "dgx-a100")
