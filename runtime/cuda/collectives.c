@@ -59,22 +59,19 @@ void mpp_reduce_scatter(struct mpp_rank *r, unsigned mask, int64_t outer, int64_
 
 /* ---- beside the rank's work ----------------------------------------------------------------------------------------- */
 
-/* Where a sum of so many bytes takes several times as long as it takes to begin one: 8 MiB at 100 GB/s are 80 us. */
-enum { BUCKET_BYTES = 8 << 20 };
-
 /* Small sums wait for others, so that a layer's biases and norms, split or not, cost one call; at the latest until mpp_wait. What is
- * packed at a time is no more than BUCKET_BYTES, or one sum's (codegen/beside.c). */
+ * packed at a time is no more than MPP_BUCKET_BYTES, or one sum's (codegen/beside.c). */
 static void add_to_bucket(struct mpp_rank *r, unsigned mask, int64_t bytes, struct mpp_begun sum)
 {
     struct mpp_bucket *b = &r->device->bucket;
-    if (b->mask != mask || (b->packed > 0 && 4 * (b->packed + sum.packed) > BUCKET_BYTES))
+    if (b->mask != mask || (b->packed > 0 && 4 * (b->packed + sum.packed) > MPP_BUCKET_BYTES))
         mpp_cuda_empty_bucket(r);
     r->device->n_begun++;
     b->mask = mask;
     b->sums[b->n++] = sum;
     b->bytes += bytes;
     b->packed += sum.packed;
-    if (b->n == MPP_BUCKET_SUMS || b->bytes >= BUCKET_BYTES)
+    if (b->n == MPP_BUCKET_SUMS || b->bytes >= MPP_BUCKET_BYTES)
         mpp_cuda_empty_bucket(r);
 }
 

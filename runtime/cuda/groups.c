@@ -138,10 +138,12 @@ void mpp_cuda_bundle_drop(struct mpp_rank *r)
     r->device->bundles = false;
 }
 
-/* Uneven parts go to scratch memory, which becomes the sum's src. */
+/* Uneven parts go to scratch memory, which becomes the sum's src. There is room for a full bucket from the first on: what a bucket holds
+ * may differ from pass to pass, and no memory can be made while a pass is captured. */
 static void pack_bucket(struct mpp_rank *r, cudaStream_t stream, struct mpp_bucket *b)
 {
-    float *packed = b->packed > 0 ? mpp_cuda_scratch(r, MPP_SCRATCH_BESIDE, (size_t)b->packed * sizeof *packed) : NULL;
+    size_t bytes = (size_t)b->packed * sizeof(float), room = bytes > MPP_BUCKET_BYTES ? bytes : MPP_BUCKET_BYTES;
+    float *packed = bytes > 0 ? mpp_cuda_scratch(r, MPP_SCRATCH_BESIDE, room) : NULL;
     for (int i = 0; i < b->n; i++) {
         struct mpp_begun *s = &b->sums[i];
         if (s->packed == 0)

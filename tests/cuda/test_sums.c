@@ -13,7 +13,7 @@
 #include "core/transport.h"
 #include "cuda/cuda_internal.h"
 
-enum { MOST = 4, BUCKET_BYTES = 8 << 20, ALIGNED = 64 };
+enum { MOST = 4, ALIGNED = 64 };
 
 static atomic_int passed, failed;
 
@@ -160,12 +160,14 @@ static void check_buckets(struct mpp_rank *r)
     struct sum small[SUMS] = {{1, 0, 5, NULL, NULL}, {1, 12, 0, NULL, NULL}, {1, 7, 0, NULL, NULL}, {1, 0, 70, NULL, NULL},
                               {1, 1, 0, NULL, NULL}, {1, 11, 0, NULL, NULL}};
     check_begun(r, "small sums, split or not, even or not, are one call", small, SUMS, 0, 1);
-    struct sum large[2] = {{1, 0, 3, NULL, NULL}, {1, BUCKET_BYTES / 12 + 12, 0, NULL, NULL}};
+    expect(r->device->scratch_bytes[MPP_SCRATCH_BESIDE] == MPP_BUCKET_BYTES, "the first bucket has room for a full one", r,
+           (double)r->device->scratch_bytes[MPP_SCRATCH_BESIDE], MPP_BUCKET_BYTES);
+    struct sum large[2] = {{1, 0, 3, NULL, NULL}, {1, MPP_BUCKET_BYTES / 12 + 12, 0, NULL, NULL}};
     check_begun(r, "a large one waits for no others", large, 2, 1, 1);
-    expect(r->device->scratch_bytes[MPP_SCRATCH_BESIDE] > BUCKET_BYTES, "it was packed", r,
-           (double)r->device->scratch_bytes[MPP_SCRATCH_BESIDE], BUCKET_BYTES);
+    expect(r->device->scratch_bytes[MPP_SCRATCH_BESIDE] > MPP_BUCKET_BYTES, "it was packed", r,
+           (double)r->device->scratch_bytes[MPP_SCRATCH_BESIDE], MPP_BUCKET_BYTES);
     size_t held = r->device->scratch_bytes[MPP_SCRATCH_BESIDE];
-    struct sum two[2] = {{1, BUCKET_BYTES / 24 + 1, 0, NULL, NULL}, {1, BUCKET_BYTES / 24 + 1, 0, NULL, NULL}};
+    struct sum two[2] = {{1, MPP_BUCKET_BYTES / 24 + 1, 0, NULL, NULL}, {1, MPP_BUCKET_BYTES / 24 + 1, 0, NULL, NULL}};
     check_begun(r, "what is packed together stays below the bucket's bytes", two, 2, 1, 2);
     expect(r->device->scratch_bytes[MPP_SCRATCH_BESIDE] == held, "scratch memory of the largest", r,
            (double)r->device->scratch_bytes[MPP_SCRATCH_BESIDE], (double)held);
