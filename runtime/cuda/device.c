@@ -272,12 +272,16 @@ void mpp_cuda_wait_for(struct mpp_rank *r, cudaStream_t stream)
 
 /* ---- copies ------------------------------------------------------------------------------------------------------ */
 
+/* From memory that is not pinned: CUDA has read FROM when the call returns. What is longer than its staging buffers waits for the stream:
+ * here, where marks that are passed are moves and a rank leaves with its job, and not in the driver. */
 void mpp_device_put(struct mpp_rank *r, void *to_device, const void *from, size_t bytes)
 {
+    enum { STAGED_BYTES = 64 << 10 };
     uint64_t word = 0;
+    if (r->device != NULL && bytes > STAGED_BYTES)
+        mpp_cuda_wait_for(r, r->device->compute);
     if (r->device != NULL)
         (void)mpp_cuda_passed(r, &word);
-    /* From memory that is not pinned: CUDA has read FROM when the call returns, for which it may wait for the stream. */
     mpp_wait_begin_gpu(r, word);
     MPP_CUDA_CHECK(r, cudaMemcpyAsync(to_device, from, bytes, cudaMemcpyHostToDevice, mpp_stream(r)));
     mpp_wait_end(r);

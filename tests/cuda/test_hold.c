@@ -17,7 +17,7 @@
 
 void mpp_shim_pace(long long works);
 
-enum { RANKS = 2, N = 6000, ARENA = 1 << 16, NONE = -1 };
+enum { RANKS = 2, N = 6000, ARENA = 1 << 17, NONE = -1 };
 
 static int passed, failed;
 
@@ -159,6 +159,15 @@ static void get(struct one *self)
     mpp_zero(&self->r, self->x, sizeof *self->x);
     mpp_device_get(&self->r, &x, self->x, sizeof x);
     expect(false, "a stuck GPU is read from");
+}
+
+static void put(struct one *self)
+{
+    static const char from[ARENA]; /* more than is staged */
+    mpp_shim_pace(0);
+    mpp_zero(&self->r, self->x, sizeof *self->x);
+    mpp_device_put(&self->r, self->r.arena, from, sizeof from);
+    expect(false, "a large array goes to a stuck GPU");
 }
 
 /* ---- a send that nobody takes yet ----------------------------------------------------------------------------------------------- */
@@ -306,6 +315,7 @@ int main(void)
     run(&summing, exchange_later, fail_later, MPP_EXIT_INPUT, "an exchange ends with the job");
     run(&summing, grow_scratch, fail_when_waited_for, MPP_EXIT_INPUT, "a wait for a stuck GPU ends with the job");
     run(&summing, get, fail_when_waited_for, MPP_EXIT_INPUT, "and so does one to read from it");
+    run(&summing, put, fail_when_waited_for, MPP_EXIT_INPUT, "and one to write to it");
     run(&sending, grow_beside_send, take, MPP_EXIT_OK, "memory grows beside a send");
     run(&summing, lead, follow, MPP_EXIT_OK, "a slow GPU is waited for");
     printf("%d passed, %d failed\n", passed, failed);
