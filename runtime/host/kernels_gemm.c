@@ -88,10 +88,10 @@ static void begin_rows(const struct product *p, int64_t from, int64_t to, int64_
 /* C takes the bias, where there is one; Y its GELU, which may be in the place of C. */
 static void end_rows(const struct product *p, int64_t from, int64_t to, int64_t j, int64_t n)
 {
+    const float *bias = p->bias != NULL ? p->bias + j : NULL;
     for (int64_t i = from; i < to; i++) {
         float *c = p->c + i * p->ldc + j, *y = p->y + i * p->ldc + j;
-        const float *bias = p->bias + j;
-        if (p->bias != NULL) {
+        if (bias != NULL) {
             MPP_IVDEP
             for (int64_t l = 0; l < n; l++) {
                 float x = c[l] + bias[l];
