@@ -88,19 +88,25 @@ void mpp_packed_scatter_half(struct mpp_rank *r, unsigned mask, const struct mpp
     }
 }
 
-void mpp_packed_sum_halves(enum mpp_type type, const struct mpp_packed_terms *t, int64_t count, uint16_t *to)
+void mpp_packed_sum_halves(enum mpp_type type, int n, mpp_packed_term *term, const void *of, int64_t count, uint16_t *to)
 {
     enum { TILE = 2048 };
-    float acc[TILE], term[TILE];
+    float acc[TILE], more[TILE];
     for (int64_t i = 0; i < count; i += TILE) {
-        int64_t n = count - i < TILE ? count - i : TILE;
-        for (int m = 0; m < t->n; m++) {
-            mpp_half_read(type, (m == t->own ? t->mine : t->theirs + m * t->stride) + i, n, m == 0 ? acc : term);
+        int64_t some = count - i < TILE ? count - i : TILE;
+        for (int m = 0; m < n; m++) {
+            mpp_half_read(type, term(of, m) + i, some, m == 0 ? acc : more);
             if (m > 0)
-                mpp_add_to(acc, term, n);
+                mpp_add_to(acc, more, some);
         }
-        mpp_half_write(type, acc, n, to + i);
+        mpp_half_write(type, acc, some, to + i);
     }
+}
+
+const uint16_t *mpp_packed_term_of(const void *of, int m)
+{
+    const struct mpp_packed_terms *t = of;
+    return m == t->own ? t->mine : t->theirs + m * t->stride;
 }
 
 /* Elements of PIECE; the strides of STRIDE, of one side, become those of its packed form. */

@@ -36,14 +36,18 @@ typedef void mpp_packed_sum(struct mpp_rank *r, unsigned mask, const struct mpp_
 void mpp_packed_scatter_half(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, enum mpp_type type, const uint16_t *src,
                              uint16_t *dst, mpp_packed_sum *sum);
 
-/* TO [count] = the sum of N members' 16-bit floats, in their order, formed in f32 and rounded once. Member OWN's are at MINE, which may
- * be TO, member m's at THEIRS + m * STRIDE. */
+/* TO [count] = the sum of N members' 16-bit floats, in their order, formed in f32 and rounded once: the same bits whatever carries them.
+ * Those of member M are at TERM(of, m), one of which may be TO. */
+typedef const uint16_t *mpp_packed_term(const void *of, int m);
+void mpp_packed_sum_halves(enum mpp_type type, int n, mpp_packed_term *term, const void *of, int64_t count, uint16_t *to);
+
+/* Terms of which member OWN's are at MINE, member m's at THEIRS + m * STRIDE. */
 struct mpp_packed_terms {
-    int n, own;
+    int own;
     const uint16_t *mine, *theirs;
     int64_t stride;
 };
-void mpp_packed_sum_halves(enum mpp_type type, const struct mpp_packed_terms *t, int64_t count, uint16_t *to);
+mpp_packed_term mpp_packed_term_of;
 
 /* Fetches all other members' packed blocks into PACKED, which has this rank's. */
 typedef void mpp_packed_gather(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, char *packed);

@@ -56,8 +56,8 @@ struct mpi {
     MPI_Comm comm[MASKS];
     struct mpp_mpi_shm *shared[MASKS]; /* groups of one host, else NULL */
     int *counts, *displacements; /* [n_ranks] */
-    int64_t staged_each;
-    uint16_t *staged;            /* [n_ranks, staged_each]: what members send of a sum of 16-bit floats */
+    int64_t staged_room;         /* elements that all members of a group share */
+    uint16_t *staged;            /* [staged_room]: what members send of a sum of 16-bit floats */
     MPI_Request *exchanges;      /* [2 n_ranks]: of its messages */
     char (*hosts)[MPP_HOST_NAME]; /* [n_ranks] */
     struct mpp_watch *watch;
@@ -186,20 +186,28 @@ static void mpi_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct m
 
 /* ---- sums of 16-bit floats ---- */
 
+/* Elements of a member's piece: the members of a group share the room. */
+static int64_t staged_each(const struct mpp_rank *r, unsigned mask)
+{
+    const struct mpi *t = mpi_of(r);
+    return least(t->staged_room / mpp_mesh_group_size(r, mask), t->call_elements);
+}
+
 /* Piece AT of each block of SRC goes to its owner; the others' pieces of this rank's own are staged. */
 static void trade_pieces(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, const uint16_t *src, int64_t at, int64_t own)
 {
     struct mpi *t = mpi_of(r);
+    int64_t most = staged_each(r, mask);
     int n = 0;
     for (int m = 0; m < mpp_mesh_group_size(r, mask); m++) {
         int64_t count, place = mpp_packed_block(r, mask, cut, m, &count);
         if (m == mpp_mesh_group_index(r, mask))
             continue;
         if (own > at)
-            check(r, MPI_Irecv(t->staged + m * t->staged_each, (int)least(own - at, t->staged_each), MPI_INT16_T, m, HALF_TAG, t->comm[mask],
+            check(r, MPI_Irecv(t->staged + m * most, (int)least(own - at, most), MPI_INT16_T, m, HALF_TAG, t->comm[mask],
                                &t->exchanges[n++]), "MPI_Irecv");
         if (count > at)
-            check(r, MPI_Isend(src + place + at, (int)least(count - at, t->staged_each), MPI_INT16_T, m, HALF_TAG, t->comm[mask],
+            check(r, MPI_Isend(src + place + at, (int)least(count - at, most), MPI_INT16_T, m, HALF_TAG, t->comm[mask],
                                &t->exchanges[n++]), "MPI_Isend");
     }
     check(r, MPI_Waitall(n, t->exchanges, MPI_STATUSES_IGNORE), "MPI_Waitall");
@@ -209,35 +217,35 @@ static void trade_pieces(struct mpp_rank *r, unsigned mask, const struct mpp_cut
 static void sum_half_blocks(struct mpp_rank *r, unsigned mask, const struct mpp_cut *cut, enum mpp_type type, const uint16_t *src, uint16_t *dst)
 {
     struct mpi *t = mpi_of(r);
-    struct mpp_packed_terms terms = {.n = mpp_mesh_group_size(r, mask), .own = mpp_mesh_group_index(r, mask), .theirs = t->staged,
-                                     .stride = t->staged_each};
+    struct mpp_packed_terms terms = {.own = mpp_mesh_group_index(r, mask), .theirs = t->staged, .stride = staged_each(r, mask)};
+    int n = mpp_mesh_group_size(r, mask);
     if (t->shared[mask] != NULL && set_counts(r, mask, cut)) {
         mpp_mpi_shm_reduce_scatter(t->shared[mask], type, src, t->counts, t->displacements, dst);
         return;
     }
     int64_t own, count, longest = 0, place = mpp_packed_block(r, mask, cut, terms.own, &own);
-    for (int m = 0; m < terms.n; m++) {
+    for (int m = 0; m < n; m++) {
         (void)mpp_packed_block(r, mask, cut, m, &count);
         longest = count > longest ? count : longest;
     }
-    for (int64_t at = 0; at < longest; at += t->staged_each) {
+    for (int64_t at = 0; at < longest; at += terms.stride) {
         trade_pieces(r, mask, cut, src, at, own);
         terms.mine = src + place + at;
-        mpp_packed_sum_halves(type, &terms, least(own - at, t->staged_each), dst + at);
+        mpp_packed_sum_halves(type, n, mpp_packed_term_of, &terms, least(own - at, terms.stride), dst + at);
     }
 }
 
 static void mpi_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, uint16_t *x, int64_t count)
 {
     struct mpi *t = mpi_of(r);
-    int self = mpp_mesh_group_index(r, mask);
+    int n = mpp_mesh_group_size(r, mask), self = mpp_mesh_group_index(r, mask);
     mpp_wait_begin(r, MPP_WAIT_ALL_REDUCE, (int)mask);
     if (t->shared[mask] != NULL && count >= MPP_MPI_SHM_LEAST) {
         mpp_mpi_shm_all_reduce(t->shared[mask], type, x, count, false);
-    } else if (count <= least(SMALL_HALVES, t->staged_each)) { /* whole to all, which saves a round trip */
-        struct mpp_packed_terms terms = {.n = mpp_mesh_group_size(r, mask), .own = self, .mine = x, .theirs = t->staged, .stride = count};
+    } else if (count <= least(SMALL_HALVES, staged_each(r, mask))) { /* whole to all, which saves a round trip */
+        struct mpp_packed_terms terms = {.own = self, .mine = x, .theirs = t->staged, .stride = count};
         check(r, MPI_Allgather(x, (int)count, MPI_INT16_T, t->staged, (int)count, MPI_INT16_T, t->comm[mask]), "MPI_Allgather");
-        mpp_packed_sum_halves(type, &terms, count, x);
+        mpp_packed_sum_halves(type, n, mpp_packed_term_of, &terms, count, x);
     } else {
         int64_t offset, valid, own;
         struct mpp_cut cut = {.outer = 1, .extent = count, .inner = 1, .bytes = sizeof *x};
@@ -598,8 +606,8 @@ static struct mpi *make_transport(int size, int64_t call_elements)
     t->counts = calloc((size_t)size, sizeof *t->counts);
     t->displacements = calloc((size_t)size, sizeof *t->displacements);
     t->hosts = calloc((size_t)size, sizeof *t->hosts);
-    t->staged_each = least(STAGED_HALVES / size + 1, t->call_elements);
-    t->staged = calloc((size_t)(size * t->staged_each), sizeof *t->staged);
+    t->staged_room = size > STAGED_HALVES ? size : STAGED_HALVES;
+    t->staged = calloc((size_t)t->staged_room, sizeof *t->staged);
     t->exchanges = calloc((size_t)(2 * size), sizeof *t->exchanges);
     bool well = t->counts != NULL && t->displacements != NULL && t->hosts != NULL && t->staged != NULL && t->exchanges != NULL;
     return well ? t : NULL; /* the process ends */

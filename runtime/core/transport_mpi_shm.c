@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "half.h"
+#include "packed.h"
 #include "pause.h"
 #include "sums.h"
 
@@ -68,27 +68,23 @@ static void copy(void *to, const void *from, int64_t bytes)
         memcpy(to, from, (size_t)bytes);
 }
 
-/* The same as combine, of 16-bit floats: formed in f32, rounded once. */
-static void combine_halves(const struct mpp_mpi_shm *s, enum mpp_type type, uint16_t *sum, const uint16_t *mine, int64_t count)
+/* What every member has in its slot for this one; MINE stands for its own. */
+struct slots {
+    const struct mpp_mpi_shm *shm;
+    const void *mine;
+};
+
+static const uint16_t *half_slot(const void *of, int m)
 {
-    enum { TILE = 2048 };
-    float acc[TILE], term[TILE];
-    for (int64_t i = 0; i < count; i += TILE) {
-        int64_t n = least(count - i, TILE);
-        for (int m = 0; m < s->n; m++) {
-            mpp_half_read(type, (m == s->self ? mine : (const uint16_t *)slot(s, m, s->self)) + i, n, m == 0 ? acc : term);
-            if (m > 0)
-                mpp_add_to(acc, term, n);
-        }
-        mpp_half_write(type, acc, n, sum + i);
-    }
+    const struct slots *x = of;
+    return m == x->shm->self ? x->mine : slot(x->shm, m, x->shm->self);
 }
 
 /* ACC = the sum, in rank order, of every member's slot for this one; MINE stands for its own. */
 static void combine(const struct mpp_mpi_shm *s, enum mpp_type type, void *sum, const void *mine, int64_t count, bool maximum)
 {
     if (type != MPP_TYPE_F32) {
-        combine_halves(s, type, sum, mine, count);
+        mpp_packed_sum_halves(type, s->n, half_slot, &(struct slots){s, mine}, count, sum);
         return;
     }
     float *acc = sum;

@@ -23,7 +23,7 @@
 #include "waits.h"
 #include "watch.h"
 
-#define STAGED_FLOATS ((int64_t)1 << 20) /* of all members together, of one piece of a sum */
+#define STAGED_BYTES ((int64_t)4 << 20)  /* of all members together, of one piece of a sum */
 #define SMALL_FLOATS 1024                /* at most so many are sent whole to all, which saves a round trip */
 #define EXPLAIN_S 12                     /* for the watch to say why a connection has ended */
 #define DRAIN_S 10.0                     /* without a byte that moves */
@@ -41,8 +41,9 @@ struct tcp {
     struct mpp_tcp_flow *flows; /* by transfer */
     int *first_flow;            /* [n_transfers + 1] */
     struct pollfd *polls;       /* [n_ranks + n_flows] */
-    int64_t staged_floats;      /* of one member */
-    float *staged;              /* [n_ranks * staged_floats] */
+    int64_t call_elements;      /* at most so many of a member in one piece of a sum */
+    int64_t staged_bytes;       /* which all members of a group share */
+    char *staged;               /* [staged_bytes] */
 };
 
 static struct tcp *tcp_of(const struct mpp_rank *r)
@@ -174,22 +175,30 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static const float *staged_of(const struct tcp *t, int member)
+/* Elements, of BYTES, of a member's piece of a sum. */
+static int64_t piece_of(const struct mpp_rank *r, unsigned mask, int64_t bytes)
 {
-    return t->staged + member * t->staged_floats;
+    const struct tcp *t = tcp_of(r);
+    return least(t->staged_bytes / (bytes * mpp_mesh_group_size(r, mask)), t->call_elements);
+}
+
+static void *staged_of(const struct mpp_rank *r, unsigned mask, int64_t bytes, int member)
+{
+    return tcp_of(r)->staged + member * bytes * piece_of(r, mask, bytes);
 }
 
 /* TO = the members' parts in their order: OWN is this rank's, the others' are staged. TO may be OWN. */
 static void add_staged(struct mpp_rank *r, unsigned mask, const float *own, float *to, int64_t count, bool maximum)
 {
-    const struct tcp *t = tcp_of(r);
+    const float *staged = staged_of(r, mask, sizeof *staged, 0);
+    int64_t stride = piece_of(r, mask, sizeof *staged);
     int n = mpp_mesh_group_size(r, mask), self = mpp_mesh_group_index(r, mask);
     enum { TILE = 2048 };
     float acc[TILE];
     for (int64_t i = 0; i < count; i += TILE) {
         int64_t some = least(count - i, TILE);
         for (int m = 0; m < n; m++) {
-            const float *part = m == self ? own + i : staged_of(t, m) + i;
+            const float *part = m == self ? own + i : staged + m * stride + i;
             if (m == 0)
                 memcpy(acc, part, (size_t)some * sizeof *acc);
             else if (maximum)
@@ -220,20 +229,19 @@ static int64_t block_of(const struct mpp_rank *r, unsigned mask, const struct bl
 /* Piece AT of each block of SRC, of BYTES an element, goes to its owner, and those of this rank's own are staged; returns their elements. */
 static int64_t trade_pieces(struct mpp_rank *r, unsigned mask, const struct blocks *b, int64_t bytes, const char *src, int64_t at)
 {
-    struct tcp *t = tcp_of(r);
     int n = mpp_mesh_group_size(r, mask), self = mpp_mesh_group_index(r, mask);
-    int64_t own, count, place;
+    int64_t own, count, place, most = piece_of(r, mask, bytes);
     (void)block_of(r, mask, b, self, &own);
-    int64_t own_some = own > at ? least(own - at, t->staged_floats) : 0;
+    int64_t own_some = own > at ? least(own - at, most) : 0;
     for (int m = 0; m < n; m++) {
         int peer = mpp_mesh_member(r, mask, m);
         if (m == self)
             continue;
         place = block_of(r, mask, b, m, &count);
         if (count > at)
-            post_out(r, peer, src + bytes * (place + at), bytes * least(count - at, t->staged_floats), tag_of(TAG_SUM, mask));
+            post_out(r, peer, src + bytes * (place + at), bytes * least(count - at, most), tag_of(TAG_SUM, mask));
         if (own_some > 0)
-            post_in(r, peer, t->staged + m * t->staged_floats, bytes * own_some, tag_of(TAG_SUM, mask));
+            post_in(r, peer, staged_of(r, mask, bytes, m), bytes * own_some, tag_of(TAG_SUM, mask));
     }
     finish(r);
     return own_some;
@@ -250,9 +258,8 @@ static void sum_pieces(struct mpp_rank *r, unsigned mask, const struct blocks *b
 
 static struct mpp_packed_terms staged_halves(const struct mpp_rank *r, unsigned mask, const uint16_t *mine)
 {
-    const struct tcp *t = tcp_of(r);
-    return (struct mpp_packed_terms){.n = mpp_mesh_group_size(r, mask), .own = mpp_mesh_group_index(r, mask), .mine = mine,
-                                     .theirs = (const uint16_t *)(const void *)t->staged, .stride = 2 * t->staged_floats};
+    return (struct mpp_packed_terms){.own = mpp_mesh_group_index(r, mask), .mine = mine, .theirs = staged_of(r, mask, sizeof *mine, 0),
+                                     .stride = piece_of(r, mask, sizeof *mine)};
 }
 
 static int64_t largest_block(const struct mpp_rank *r, unsigned mask, const struct blocks *b)
@@ -286,27 +293,26 @@ static void share_blocks(struct mpp_rank *r, unsigned mask, const struct blocks 
 /* X [count], of BYTES an element, of every member, staged; its own is X. */
 static void stage_all(struct mpp_rank *r, unsigned mask, int64_t bytes, const void *x, int64_t count)
 {
-    struct tcp *t = tcp_of(r);
     for (int m = 0; m < mpp_mesh_group_size(r, mask); m++)
         if (m != mpp_mesh_group_index(r, mask)) {
             post_out(r, mpp_mesh_member(r, mask, m), x, bytes * count, tag_of(TAG_SUM, mask));
-            post_in(r, mpp_mesh_member(r, mask, m), t->staged + m * t->staged_floats, bytes * count, tag_of(TAG_SUM, mask));
+            post_in(r, mpp_mesh_member(r, mask, m), staged_of(r, mask, bytes, m), bytes * count, tag_of(TAG_SUM, mask));
         }
     finish(r);
 }
 
 static void tcp_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t count, bool maximum)
 {
-    struct tcp *t = tcp_of(r);
+    int64_t piece = piece_of(r, mask, sizeof *x);
     mpp_wait_begin(r, MPP_WAIT_ALL_REDUCE, (int)mask);
-    if (count <= least(SMALL_FLOATS, t->staged_floats)) {
+    if (count <= least(SMALL_FLOATS, piece)) {
         stage_all(r, mask, sizeof *x, x, count);
         add_staged(r, mask, x, x, count, maximum);
     } else {
         struct blocks b = {.count = count};
         int64_t own;
         float *to = x + block_of(r, mask, &b, mpp_mesh_group_index(r, mask), &own);
-        for (int64_t at = 0, most = largest_block(r, mask, &b); at < most; at += t->staged_floats)
+        for (int64_t at = 0, most = largest_block(r, mask, &b); at < most; at += piece)
             sum_pieces(r, mask, &b, x, to, at, maximum);
         share_blocks(r, mask, &b, sizeof *x, (char *)x, tag_of(TAG_SUM_DONE, mask));
     }
@@ -316,21 +322,21 @@ static void tcp_all_reduce(struct mpp_rank *r, unsigned mask, float *x, int64_t 
 /* DST = the sum of the members' blocks for this one; it may be this rank's own. */
 static void sum_half_blocks(struct mpp_rank *r, unsigned mask, const struct blocks *b, enum mpp_type type, const uint16_t *src, uint16_t *dst)
 {
-    int64_t own, place = block_of(r, mask, b, mpp_mesh_group_index(r, mask), &own);
-    for (int64_t at = 0, most = largest_block(r, mask, b); at < most; at += tcp_of(r)->staged_floats) {
+    int64_t own, place = block_of(r, mask, b, mpp_mesh_group_index(r, mask), &own), piece = piece_of(r, mask, sizeof *src);
+    for (int64_t at = 0, most = largest_block(r, mask, b); at < most; at += piece) {
         int64_t some = trade_pieces(r, mask, b, sizeof *src, (const char *)src, at);
         struct mpp_packed_terms terms = staged_halves(r, mask, src + place + at);
-        mpp_packed_sum_halves(type, &terms, some, dst + at);
+        mpp_packed_sum_halves(type, mpp_mesh_group_size(r, mask), mpp_packed_term_of, &terms, some, dst + at);
     }
 }
 
 static void tcp_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, uint16_t *x, int64_t count)
 {
     mpp_wait_begin(r, MPP_WAIT_ALL_REDUCE, (int)mask);
-    if (count <= least(SMALL_FLOATS, tcp_of(r)->staged_floats)) {
+    if (count <= least(SMALL_FLOATS, piece_of(r, mask, sizeof *x))) {
         struct mpp_packed_terms terms = staged_halves(r, mask, x);
         stage_all(r, mask, sizeof *x, x, count);
-        mpp_packed_sum_halves(type, &terms, count, x);
+        mpp_packed_sum_halves(type, mpp_mesh_group_size(r, mask), mpp_packed_term_of, &terms, count, x);
     } else {
         struct blocks b = {.count = count};
         int64_t own;
@@ -373,7 +379,7 @@ static void tcp_reduce_scatter(struct mpp_rank *r, unsigned mask, const struct m
     struct blocks b = {.cut = cut};
     const float *send = mpp_packed_blocks(r, mask, cut, src);
     mpp_wait_begin(r, MPP_WAIT_REDUCE_SCATTER, (int)mask);
-    for (int64_t at = 0, most = largest_block(r, mask, &b); at < most; at += tcp_of(r)->staged_floats)
+    for (int64_t at = 0, most = largest_block(r, mask, &b); at < most; at += piece_of(r, mask, sizeof *src))
         sum_pieces(r, mask, &b, send, dst, at, false);
     mpp_wait_end(r);
     mpp_packed_spread(r, mask, cut, dst);
@@ -606,10 +612,11 @@ static int prepare(struct tcp *t, const struct mpp_program *program, const struc
     int code = MPP_EXIT_OK;
     watch.unwatched = true;
     t->leaving = watch;
-    t->staged_floats = settings->call_elements > 0 ? settings->call_elements : STAGED_FLOATS / t->n_ranks + 1;
+    t->call_elements = settings->call_elements > 0 ? settings->call_elements : INT64_MAX;
+    t->staged_bytes = t->n_ranks > STAGED_BYTES / 4 ? 4 * (int64_t)t->n_ranks : STAGED_BYTES;
     t->lines = calloc((size_t)t->n_ranks, sizeof *t->lines);
     t->first_flow = calloc((size_t)program->n_transfers + 1, sizeof *t->first_flow);
-    t->staged = calloc((size_t)(t->n_ranks * t->staged_floats), sizeof *t->staged);
+    t->staged = calloc((size_t)t->staged_bytes, 1);
     if (t->lines == NULL || t->first_flow == NULL || t->staged == NULL)
         return mpp_error_set(error, MPP_EXIT_SYSTEM, "rank %d: out of memory", t->rank);
     for (int i = 0; i < t->n_ranks; i++)

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "flows.h"
-#include "half.h"
 #include "mpp_rt.h"
+#include "packed.h"
 #include "pause.h"
 #include "progress.h"
 #include "sums.h"
@@ -230,19 +230,21 @@ static void threads_reduce_scatter(struct mpp_rank *r, unsigned mask, const stru
     group_part(r, g);
 }
 
-/* TO = the sum, in rank order, of what all members published at element FROM on, rounded once. */
+/* What all members published, from an element on. */
+struct published {
+    const struct group *group;
+    int64_t from;
+};
+
+static const uint16_t *half_published(const void *of, int m)
+{
+    const struct published *x = of;
+    return (const uint16_t *)x->group->published[m] + x->from;
+}
+
 static void sum_halves(const struct group *g, enum mpp_type type, int64_t from, int64_t count, uint16_t *to)
 {
-    float acc[TILE], term[TILE];
-    for (int64_t i = 0; i < count; i += TILE) {
-        int64_t n = count - i < TILE ? count - i : TILE;
-        mpp_half_read(type, (const uint16_t *)g->published[0] + from + i, n, acc);
-        for (int m = 1; m < g->n; m++) {
-            mpp_half_read(type, (const uint16_t *)g->published[m] + from + i, n, term);
-            mpp_add_to(acc, term, n);
-        }
-        mpp_half_write(type, acc, n, to + i);
-    }
+    mpp_packed_sum_halves(type, g->n, half_published, &(struct published){g, from}, count, to);
 }
 
 static void threads_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, uint16_t *x, int64_t count)
