@@ -509,7 +509,6 @@ void mpp_attention_backward_half(struct mpp_rank *r, enum mpp_type type, const s
 #define MPP_GEMM_HALF_WORKSPACE MPP_SCRATCH_BYTES
 int64_t mpp_rows_half_workspace(int64_t cols);
 int64_t mpp_attention_half_workspace(const struct mpp_attention *a, bool backward);
-int64_t mpp_all_reduce_half_workspace(int64_t count);
 int64_t mpp_reduce_scatter_half_workspace(int64_t outer, int64_t extent, int64_t inner);
 
 /* ---- random numbers ----------------------------------------------------------------------------- */

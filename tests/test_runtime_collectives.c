@@ -304,9 +304,9 @@ static void check_half_reduce(struct mpp_rank *r, unsigned mask, enum mpp_type t
 {
     float *x = fill(r->rank, count);
     uint16_t *y = rounded(type, x, count);
-    guard(r, mpp_all_reduce_half_workspace(count), false, t);
+    guard(r, 0, false, t);
     mpp_all_reduce_half(r, mask, type, y, count);
-    guard(r, mpp_all_reduce_half_workspace(count), true, t);
+    guard(r, 0, true, t);
     mpp_all_reduce(r, mask, x, count, MPP_REDUCE_SUM);
     bool ok = true;
     for (int64_t i = 0; i < count; i++)

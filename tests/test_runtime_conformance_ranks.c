@@ -107,7 +107,6 @@ static void sums(struct mpp_rank *r, struct trial *t, unsigned mask)
         check_stored(t, "all-reduce, largest", wide, largest, most, t->n, 0);
         CALL(t, mpp_to_partial, r, mask, src, part, t->n);
     } else {
-        begin_workspace(t, r, CALL(t, mpp_all_reduce_half_workspace, t->n));
         CALL(t, mpp_all_reduce_half, r, mask, t->k->type, all, t->n);
         CALL(t, mpp_to_partial_half, r, mask, src, part, t->n);
     }

@@ -398,12 +398,6 @@ void mpp_reduce_scatter_half(struct mpp_rank *r, unsigned mask, enum mpp_type ty
 
 /* ---- what the plan's workspace has to hold: nothing, where scratch memory is the device's own ---------------------------------- */
 
-int64_t mpp_all_reduce_half_workspace(int64_t count)
-{
-    (void)count;
-    return 0;
-}
-
 int64_t mpp_reduce_scatter_half_workspace(int64_t outer, int64_t extent, int64_t inner)
 {
     (void)outer;

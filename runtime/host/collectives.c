@@ -262,12 +262,6 @@ void mpp_reduce_scatter_half(struct mpp_rank *r, unsigned mask, enum mpp_type ty
     mpp_trace_end(r, begun_s, MPP_TRACE_REDUCE_SCATTER, (int)mask, 0, 2 * outer * extent * inner);
 }
 
-int64_t mpp_all_reduce_half_workspace(int64_t count)
-{
-    (void)count; /* transports have what they need */
-    return 0;
-}
-
 int64_t mpp_reduce_scatter_half_workspace(int64_t outer, int64_t extent, int64_t inner)
 {
     int64_t rows = mpp_packed_half_rows(outer, extent, inner);
