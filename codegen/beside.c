@@ -4,13 +4,9 @@
  * these come to, so that every size here is the largest of all instructions. Packed messages follow parts that differ from rank to
  * rank: theirs is a bound for every one of them. */
 #include "codegen/lower_internal.h"
+#include "codegen/runtime_sizes.h"
 
 enum {
-    BLAS_BYTES = 32 << 20,       /* MPP_BLAS_WORKSPACE_BYTES of cuda_internal.h */
-    SMALL_BYTES = 64,            /* struct mpp_step_factors, and struct mpp_step_values where passes are CUDA graphs (graph.c) */
-    BUCKET_BYTES = 8 << 20,      /* of begun sums that are packed together (collectives.c) */
-    HALF_PART = 1 << 25,         /* elements of 16-bit sums over ranks at a time, */
-    HALF_ALIGNED = 64,           /* and what ranks' shares are multiples of (collectives.c) */
     SUM_DOUBLES = 2 * 512 * 32 * 8, /* mpp_column_parts, mpp_row_parts: about 512 blocks of 32 columns of up to 8 lanes; twice, for what
                                   * rounding up adds. Tables' gradients take two of as many (kernels_table.cu, CHUNK_PARTS) */
     PAIR_CHANNELS = 2,           /* of NCCL's sends to a rank of another machine (src/graph/paths.cc, ncclTopoGetNchannels) */
@@ -74,17 +70,18 @@ static void add_step(struct beside *x, const struct mpp_instr *in)
     x->met |= s->kind == MPP_STEP_SLICE || s->kind == MPP_STEP_TO_PARTIAL ? 0 : 1u << s->mask;
     switch (s->kind) {
     case MPP_STEP_ALL_REDUCE: {
-        int64_t count = span_of(dst, 0, dst->n_dims), unit = n * HALF_ALIGNED;
+        int64_t count = span_of(dst, 0, dst->n_dims), unit = n * MPP_SIZES_HALF_ALIGNED;
         if (bytes != 2)
             break;
-        int64_t shares = ((count < HALF_PART ? count : HALF_PART) + unit - 1) / unit * unit;
+        int64_t shares = ((count < MPP_SIZES_HALF_PART ? count : MPP_SIZES_HALF_PART) + unit - 1) / unit * unit;
         most(&x->unpack, bytes * shares);
-        most(&x->pack, count > HALF_PART || count != shares ? bytes * shares : 0);
+        most(&x->pack, count > MPP_SIZES_HALF_PART || count != shares ? bytes * shares : 0);
         break;
     }
     case MPP_STEP_REDUCE_SCATTER: {
         int64_t packed = bytes * packed_cut(x, src, s->dim, s->mask, &part);
-        most(in->begins ? &x->begun : &x->pack, !in->begins || packed == 0 || packed > BUCKET_BYTES ? packed : BUCKET_BYTES);
+        bool fills = in->begins && packed > 0 && packed < MPP_SIZES_BUCKET_BYTES; /* there is room for a full bucket */
+        most(in->begins ? &x->begun : &x->pack, fills ? MPP_SIZES_BUCKET_BYTES : packed);
         most(&x->unpack, bytes == 2 ? bytes * n * part : 0);
         break;
     }
@@ -269,7 +266,8 @@ void mpp_beside_plan(struct mpp_arena *arena, const struct mpp_plan *plan, int s
             add_instr(&x, &prog->bodies[i].instrs[k], plan->n_stages);
     for (int i = 0; i < s->n_collectives; i++)
         x.met |= 1u << s->collectives[i].mask;
-    *out = (struct mpp_beside){.workspace = BLAS_BYTES + SMALL_BYTES, .kernels = x.sums + x.rows, .packing = x.pack + x.unpack + x.begun};
+    *out = (struct mpp_beside){.workspace = MPP_SIZES_BLAS_BYTES + MPP_SIZES_SMALL_BYTES, .kernels = x.sums + x.rows,
+                               .packing = x.pack + x.unpack + x.begun};
     for (unsigned mask = 1; mask < 1u << MPP_MAX_AXES; mask++) {
         int n = x.met >> mask & 1 ? members(&s->mesh, mask) : 1;
         out->groups += n > 1;

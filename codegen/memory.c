@@ -16,7 +16,7 @@
 
 #include "codegen/lower_internal.h"
 
-enum { ROUND_BYTES = 64, PACKED_HALVES = 1 << 18 /* elements that 16-bit sums pack at a time (core/packed.h) */, MAX_TRIES = 64, MAX_WORK = 40000000 };
+enum { ROUND_BYTES = 64, MAX_TRIES = 64, MAX_WORK = 40000000 };
 
 struct span {                     /* of time; first > last: never */
     int first, last;
@@ -119,14 +119,20 @@ static struct span *span_of(const struct memory *m, struct mpp_bufref ref, int l
     return &m->life[owner.buffer].span[number_of(m->prog, owner)];
 }
 
-/* As mpp_reduce_scatter_half_workspace of the host runtime: some rows of the operand, packed. */
-static int64_t half_scatter_workspace(const struct mpp_buffer *src, int dim)
+/* Some rows of the operand, packed. */
+int64_t mpp_memory_half_scatter(int64_t outer, int64_t extent, int64_t inner)
 {
-    int64_t outer = 1, extent = src->padded[dim], inner = 1;
-    for (int d = 0; d < src->n_dims; d++)
-        *(d < dim ? &outer : &inner) *= d == dim ? 1 : src->padded[d];
+    enum { PACKED_HALVES = 1 << 18 }; /* elements that are packed at a time (core/packed.h) */
     int64_t row = extent * inner, most = row > 0 ? PACKED_HALVES / row : outer, rows = most < outer ? most : outer;
     return rows > 1 ? 2 * rows * row : 0;
+}
+
+static int64_t half_scatter_workspace(const struct mpp_buffer *src, int dim)
+{
+    int64_t outer = 1, inner = 1;
+    for (int d = 0; d < src->n_dims; d++)
+        *(d < dim ? &outer : &inner) *= d == dim ? 1 : src->padded[d];
+    return mpp_memory_half_scatter(outer, src->padded[dim], inner);
 }
 
 static int64_t step_workspace(const struct mpp_lprog *prog, const struct mpp_instr *in)

@@ -227,6 +227,9 @@ int64_t mpp_buffer_offset(const struct mpp_lprog *prog, struct mpp_bufref ref);
 int64_t mpp_emit_workspace(const struct mpp_graph *graph, const struct mpp_mesh *mesh, const struct mpp_group *group,
                            struct mpp_split split);
 
+/* Workspace bytes of a reduce-scatter of 16-bit floats [OUTER, EXTENT, INNER] on the host. In memory.c. */
+int64_t mpp_memory_half_scatter(int64_t outer, int64_t extent, int64_t inner);
+
 /* May the group's single op write output OUT_INDEX in a mode other than MPP_WRITE? (emit_ops.c: contractions, table
  * gradients and fused reductions can.) */
 bool mpp_emit_can_accumulate(const struct mpp_graph *graph, const struct mpp_group *group, int out_index);

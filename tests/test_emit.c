@@ -416,12 +416,14 @@ static void test_numbers(const char *tmp, int devices, const char *pins, const c
 
 /* ---- what the memory planner asks ---- */
 
-/* The size of attention's workspace, as the planner computes it, against the runtime's own word in a built plan. */
+/* The sizes of workspaces, as the planner computes them, against the runtime's own word in a built plan. */
 static void test_workspace(const char *tmp)
 {
     struct job j;
     struct mpp_arena *a = mpp_arena_new();
     static const int64_t sizes[][2] = {{5, 4}, {64, 32}, {200, 64}, {700, 8}};
+    static const int64_t cuts[][3] = {{1, 1000, 8}, {3, 5, 7}, {1000, 96, 64}, {64, 4096, 1}, {65, 4096, 1}, {3, 512, 512}, {2, 1000, 1000},
+                                      {5000, 17, 8}, {300000, 1, 1}, {4, 0, 8}};
     const char *source = mpp_arena_printf(a, "%s/numbers/ask.c", tmp);
     FILE *f = fopen(source, "w");
     fprintf(f, "#include \"runtime/mpp_rt.h\"\nint main(void)\n{\n    int bad = 0;\n");
@@ -441,10 +443,13 @@ static void test_workspace(const char *tmp)
             }
         close_job(&j);
     }
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++)
+        fprintf(f, "    bad += mpp_reduce_scatter_half_workspace(%lld, %lld, %lld) != %lld;\n", (long long)cuts[i][0], (long long)cuts[i][1],
+                (long long)cuts[i][2], (long long)mpp_memory_half_scatter(cuts[i][0], cuts[i][1], cuts[i][2]));
     fprintf(f, "    return bad;\n}\n");
     fclose(f);
     check(shell("cd %s/numbers && cc -I. ask.c build/runtime/core/*.o build/runtime/host/*.o -o ask $(pkg-config --libs openblas) -lpthread -lm "
-                "&& ./ask", tmp), "attention's workspace is what the runtime says");
+                "&& ./ask", tmp), "workspaces are what the runtime says");
     mpp_arena_free(a);
 }
 

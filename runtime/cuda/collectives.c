@@ -316,10 +316,6 @@ void mpp_to_partial_half(struct mpp_rank *r, unsigned mask, const void *src, voi
 
 /* ---- sums of 16-bit floats: 16 bits travel, sums are formed in f32 ------------------------------------------------------------ */
 
-enum { PART = 1 << 25 }; /* elements at a time */
-
-enum { ALIGNED = 64 }; /* elements that shares are multiples of */
-
 /* Of WHOLE elements in shares of STRIDE, how many are member M's. */
 static int64_t share_of(int64_t whole, int64_t stride, int m)
 {
@@ -353,7 +349,7 @@ static void sum_parts(struct mpp_rank *r, unsigned mask, enum mpp_type type, con
 static void sum_shares(struct mpp_rank *r, unsigned mask, enum mpp_type type, uint16_t *x, int64_t count)
 {
     int n = mpp_mesh_group_size(r, mask), own = mpp_mesh_group_index(r, mask);
-    int64_t share = (count + n * ALIGNED - 1) / (n * ALIGNED) * ALIGNED;
+    int64_t share = (count + n * MPP_HALF_ALIGNED - 1) / (n * MPP_HALF_ALIGNED) * MPP_HALF_ALIGNED;
     uint16_t *in = mpp_cuda_scratch(r, MPP_SCRATCH_UNPACK, (size_t)(n * share) * sizeof *in), *all = x;
     if (n * share != count)
         all = mpp_cuda_scratch(r, MPP_SCRATCH_PACK, (size_t)(n * share) * sizeof *all);
@@ -370,8 +366,8 @@ void mpp_all_reduce_half(struct mpp_rank *r, unsigned mask, enum mpp_type type, 
     if (mpp_mesh_group_size(r, mask) == 1 || count <= 0)
         return;
     double begun_s = mpp_trace_begin(r);
-    for (int64_t i = 0; i < count; i += PART)
-        sum_shares(r, mask, type, (uint16_t *)x + i, count - i < PART ? count - i : PART);
+    for (int64_t i = 0; i < count; i += MPP_HALF_PART)
+        sum_shares(r, mask, type, (uint16_t *)x + i, count - i < MPP_HALF_PART ? count - i : MPP_HALF_PART);
     mpp_trace_end(r, begun_s, MPP_TRACE_ALL_REDUCE, (int)mask, 0, 2 * count);
 }
 

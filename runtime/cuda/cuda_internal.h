@@ -42,6 +42,9 @@ enum { MPP_GATHERS = 32, MPP_BUCKET_SUMS = 64, MPP_OUTGROWN = 64, MPP_MARKS = 64
 /* Of begun sums that wait for each other: where a sum takes several times as long as it takes to begin one, 8 MiB at 100 GB/s are 80 us. */
 enum { MPP_BUCKET_BYTES = 8 << 20 };
 
+/* Of an all-reduce of 16-bit floats: elements at a time, and what each rank's share of them is a multiple of. */
+enum { MPP_HALF_PART = 1 << 25, MPP_HALF_ALIGNED = 64 };
+
 /* A sum that was begun: of COUNT floats at SRC in place, or a reduce-scatter to COUNT of DST. */
 struct mpp_begun {
     float *src, *dst;        /* dst NULL: in place */

@@ -20,7 +20,7 @@
 #include "core/transport.h"
 #include "cuda/cuda_internal.h"
 
-_Static_assert(sizeof(struct mpp_step_factors) + sizeof(struct mpp_step_values) <= 64, "SMALL_BYTES of codegen/beside.c are too few");
+_Static_assert(sizeof(struct mpp_step_factors) + sizeof(struct mpp_step_values) <= 64, "plans count too few bytes (MPP_SIZES_SMALL_BYTES)");
 
 enum what { LAUNCH, SEND, RECEIVE };
 

@@ -8,12 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codegen/runtime_sizes.h"
 #include "core/half.h"
 #include "core/job.h"
 #include "core/transport.h"
 #include "cuda/cuda_internal.h"
 
-enum { MOST = 4, ALIGNED = 64 };
+enum { MOST = 4 };
+
+_Static_assert((int)MPP_SIZES_BUCKET_BYTES == (int)MPP_BUCKET_BYTES && (int)MPP_SIZES_HALF_PART == (int)MPP_HALF_PART &&
+                   (int)MPP_SIZES_HALF_ALIGNED == (int)MPP_HALF_ALIGNED && MPP_SIZES_BLAS_BYTES == MPP_BLAS_WORKSPACE_BYTES &&
+                   sizeof(struct mpp_step_factors) + sizeof(struct mpp_step_values) <= MPP_SIZES_SMALL_BYTES,
+               "what codegen/beside.c counts is what the runtime takes");
 
 static atomic_int passed, failed;
 
@@ -185,7 +191,7 @@ static void check_groups(struct mpp_rank *r)
 static void check_halves(struct mpp_rank *r, int64_t count)
 {
     int n = mpp_mesh_group_size(r, 1);
-    int64_t share = (count + n * ALIGNED - 1) / (n * ALIGNED) * ALIGNED;
+    int64_t share = (count + n * MPP_HALF_ALIGNED - 1) / (n * MPP_HALF_ALIGNED) * MPP_HALF_ALIGNED;
     uint16_t *x = malloc((size_t)(count + 1) * sizeof *x), *dst = malloc((size_t)(count + 1) * sizeof *dst);
     members = n;
     for (int64_t i = 0; i < count; i++)
@@ -228,7 +234,7 @@ static void *rank_main(void *arg)
     else
         check_buckets(&j->r);
     check_halves(&j->r, 1);
-    check_halves(&j->r, 3 * 4 * ALIGNED * 5);
+    check_halves(&j->r, 3 * 4 * MPP_HALF_ALIGNED * 5);
     check_halves(&j->r, 10007);
     return NULL;
 }
