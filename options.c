@@ -177,11 +177,13 @@ static void check_questions(struct mpp_diag *diag, const struct mpp_options *o)
 {
     const char *name = o->explain ? "--explain" : o->n_sweeps ? "--sweep" : o->diff ? "--diff" : NULL;
     const char *other = o->out ? "-o" : o->predict ? "--predict" : o->min_gpus ? "--min-gpus" : o->dump_ilp ? "--dump-ilp"
-                        : o->export_iopddl ? "--export-iopddl" : o->dump_after ? "--dump-after" : o->stats ? "--stats" : o->overlap ? "--overlap"
+                        : o->export_iopddl ? "--export-iopddl" : o->dump_after ? "--dump-after" : o->stats ? "--stats"
                         : o->report ? "--report" : o->n_sweeps && o->from_plan ? "--from-plan" : o->explain && o->n_sweeps ? "--sweep"
                         : o->diff && o->n_sweeps ? "--sweep" : o->diff && o->explain ? "--explain" : NULL;
     if (name && other)
         mpp_diag_error(diag, nowhere, "%s and %s exclude each other: an answer is printed, nothing is written", name, other);
+    if (name && o->overlap)
+        mpp_diag_error(diag, nowhere, "%s and --overlap exclude each other: questions count kernels and collectives one after the other", name);
     if (o->diff && !o->model)
         mpp_diag_error(diag, nowhere, "--diff wants two plan directories: mpplan --diff %s OTHER", o->diff);
     const char *searched = o->gpus ? "--gpus" : o->pinned ? "--fix" : o->from_plan ? "--from-plan" : o->model_options.preset ? "--preset"

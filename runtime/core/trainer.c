@@ -122,7 +122,7 @@ static void print_mesh(const struct mpp_stage *stage, char *out, size_t out_byte
 static void announce(const struct mpp_rank *r)
 {
     const struct mpp_program *p = r->program;
-    char arena[32], mesh[96], micro_batches[64], device[128];
+    char arena[32], mesh[96], micro_batches[64], device[512];
     (void)snprintf(micro_batches, sizeof micro_batches, "batch %lld in %d micro-batch%s", (long long)p->batch, p->micro_batches,
                    p->micro_batches == 1 ? "" : "es");
     (void)mpp_device_describe(r, device, sizeof device);
