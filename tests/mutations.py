@@ -370,7 +370,7 @@ m("einsum-keep", "runtime/host/kernels_gemm.c",
   "keep = 1.0f;", "keep = o->beta;",
   "a general product summed by several calls keeps the last", "runtime_kernels")
 m("bias-block", "runtime/host/kernels_gemm.c",
-  "const float *bias = p->bias + j;", "const float *bias = p->bias;",
+  "p->bias + j : NULL;\n    for (int64_t i = from; i < to; i++) {\n        float *c", "p->bias : NULL;\n    for (int64_t i = from; i < to; i++) {\n        float *c",
   "where threads share a product that GELU follows, each block takes the bias of the first", "runtime_threads")
 m("partial-axis", "runtime/host/collectives.c",
   "if (mpp_mesh_group_index(r, mask) == 0)", "if (r->coord[0] == 0)",
