@@ -444,31 +444,45 @@ static bool is_met_at(const struct mpp_tcp_meeting *m, const struct mpp_link_off
 }
 
 /* On one machine all ranks see whether it can be written. */
-static int check_file(const struct mpp_tcp_meeting *m, struct mpp_error *error)
+static int check_file(const struct mpp_tcp_meeting *m, bool *writable_out, struct timespec *now_out, struct mpp_error *error)
 {
-    bool writable;
-    int code = mpp_tcp_file_check(m->place.file, &writable, error);
-    return code == MPP_EXIT_OK && !writable && (m->place.rank == 0 || m->place.one_machine) ? error->code : code;
+    int code = mpp_tcp_file_check(m->place.file, writable_out, now_out, error);
+    return code == MPP_EXIT_OK && !*writable_out && (m->place.rank == 0 || m->place.one_machine) ? error->code : code;
 }
 
-/* To whoever looks within a moment. Not what another job has written. */
+/* mpp_tcp_file_write; one that tells of an earlier failure makes way. */
+static int write_file(const struct mpp_tcp_meeting *m, const struct mpp_link_offer *offer, const struct mpp_error *failure,
+                      bool *taken_out, struct mpp_error *error)
+{
+    struct mpp_tcp_file old;
+    int code = mpp_tcp_file_write(m->place.file, offer, failure, taken_out, error);
+    if (code != MPP_EXIT_OK || !*taken_out || !mpp_tcp_file_read(m->place.file, &old) || old.failure.code == MPP_EXIT_OK)
+        return code;
+    mpp_tcp_file_remove(m->place.file, old.offer.nonce);
+    return mpp_tcp_file_write(m->place.file, offer, failure, taken_out, error);
+}
+
+/* To whoever looks within a moment. Not where another job comes together. */
 static int tell_failure(const struct mpp_tcp_meeting *m, int code, const struct mpp_error *failure)
 {
+    struct mpp_link_offer own = {0};
     struct mpp_error why;
     bool taken;
-    if (mpp_tcp_file_write(m->place.file, NULL, failure, &taken, &why) == MPP_EXIT_OK && !taken) {
+    if (getrandom(&own.nonce, sizeof own.nonce, 0) == sizeof own.nonce
+        && write_file(m, &own, failure, &taken, &why) == MPP_EXIT_OK && !taken) {
         pause_s(soon(m->deadline_s, FAILED_S) - mpp_clock_s());
-        (void)unlink(m->place.file);
+        mpp_tcp_file_remove(m->place.file, own.nonce); /* not what has replaced it meanwhile */
     }
     return code;
 }
 
 static int listen_by_file(struct mpp_tcp_meeting *m, struct mpp_error *error)
 {
-    struct mpp_link_offer offer = {0}, other;
-    struct mpp_error failure;
-    bool taken;
-    int code = check_file(m, error);
+    struct mpp_link_offer offer = {0};
+    struct mpp_tcp_file other;
+    struct timespec now;
+    bool taken, writable;
+    int code = check_file(m, &writable, &now, error);
     if (code != MPP_EXIT_OK)
         return code;
     m->listener = mpp_link_listen(&offer);
@@ -484,12 +498,12 @@ static int listen_by_file(struct mpp_tcp_meeting *m, struct mpp_error *error)
     }
     if (m->listener < 0 || offer.nonce == 0)
         return tell_failure(m, mpp_error_set(error, MPP_EXIT_SYSTEM, "rank 0 on %s cannot listen: %s", m->hosts[0], strerror(errno)), error);
-    code = mpp_tcp_file_write(m->place.file, &offer, NULL, &taken, error);
-    if (code == MPP_EXIT_OK && taken && (mpp_tcp_file_read(m->place.file, &other, &failure) || failure.code != MPP_EXIT_OK)) {
-        if (failure.code == MPP_EXIT_OK && is_met_at(m, &other))
+    code = write_file(m, &offer, NULL, &taken, error);
+    if (code == MPP_EXIT_OK && taken && mpp_tcp_file_read(m->place.file, &other)) {
+        if (other.failure.code == MPP_EXIT_OK && is_met_at(m, &other.offer))
             return mpp_error_set(error, MPP_EXIT_INPUT, "MPP_RENDEZVOUS: another job is coming together by %s; give each job its own file",
                                  m->place.file);
-        (void)unlink(m->place.file); /* of a job that was killed */
+        mpp_tcp_file_remove(m->place.file, other.offer.nonce); /* of a job that was killed */
         code = mpp_tcp_file_write(m->place.file, &offer, NULL, &taken, error);
     }
     if (code == MPP_EXIT_OK && taken)
@@ -506,7 +520,7 @@ static int host_meeting(struct mpp_tcp_meeting *m, struct mpp_error *error)
         return code;
     code = gather(m, error);
     if (m->place.file != NULL)
-        (void)unlink(m->place.file);
+        mpp_tcp_file_remove(m->place.file, m->job);
     return code;
 }
 
@@ -560,19 +574,42 @@ struct search {
     int n; /* addresses at MASTER_ADDR, the same for each port */
     const char *why;
     double pause_s, strange_s; /* since when nothing but other programs was met; 0: not */
+    bool dated;                /* is BEGUN known? */
+    struct timespec begun;     /* when this rank came, by the clock of the file's folder */
+    char failed[sizeof((struct mpp_error *)0)->text + 64]; /* what is known of a rank 0 that failed before */
 };
+
+/* A file that tells of a failure. Ends the search, but where it was there before this rank: the job was started again, and its rank 0 is to
+ * replace the file. */
+static void take_failure(struct search *s, const struct mpp_tcp_file *file, struct mpp_error *failure_out)
+{
+    const struct timespec *a = &file->written, *b = &s->begun;
+    if (s->dated && (a->tv_sec != b->tv_sec ? a->tv_sec < b->tv_sec : a->tv_nsec < b->tv_nsec)) {
+        (void)snprintf(s->failed, sizeof s->failed, "a rank 0 failed before this rank was there: %s", file->failure.text);
+        s->why = s->failed;
+        return;
+    }
+    *failure_out = file->failure;
+    if (s->dated) /* rank 0 prints it */
+        failure_out->text[0] = '\0';
+}
 
 /* Where rank 0 may be; 0: not known yet. */
 static int find_candidates(struct mpp_tcp_meeting *m, struct search *s, struct mpp_error *failure_out)
 {
-    struct mpp_link_offer offer;
+    struct mpp_tcp_file file;
     bool passing;
     if (m->place.file != NULL) {
-        s->why = access(m->place.file, F_OK) == 0 ? "there is no such file of a job yet" : "the file is not there";
-        if (!mpp_tcp_file_read(m->place.file, &offer, failure_out))
+        s->why = access(m->place.file, F_OK) == 0 ? "there is no such file of a job yet"
+                 : s->failed[0] != '\0' ? s->failed : "the file is not there";
+        if (!mpp_tcp_file_read(m->place.file, &file))
             return 0;
-        m->job = offer.nonce;
-        return addresses_of(&offer, s->a);
+        if (file.failure.code != MPP_EXIT_OK) {
+            take_failure(s, &file, failure_out);
+            return 0;
+        }
+        m->job = file.offer.nonce;
+        return addresses_of(&file.offer, s->a);
     }
     int n = mpp_tcp_resolve(m->place.address, m->place.port, s->a, CANDIDATES / MPP_TCP_AGENT_PORTS, &s->why, &passing);
     for (int i = n; i < n * m->place.n_ports; i++) {
@@ -588,10 +625,8 @@ static enum greeted try_all(struct mpp_tcp_meeting *m, struct search *s, struct 
     bool strange = false;
     error->code = MPP_EXIT_OK;
     int n = find_candidates(m, s, error);
-    if (error->code != MPP_EXIT_OK) { /* rank 0 prints it */
-        error->text[0] = '\0';
+    if (error->code != MPP_EXIT_OK)
         return REFUSED;
-    }
     for (int i = 0; i < n; i++) {
         s->last = s->a[i];
         int fd = mpp_tcp_connect(&s->a[i], soon(m->deadline_s, TRY_S));
@@ -624,9 +659,10 @@ static void note_search(const struct mpp_tcp_meeting *m, const struct search *s)
 {
     char place[512];
     bool writable = true;
+    struct timespec now;
     struct mpp_error why = {0};
     if (m->place.file != NULL)
-        (void)!mpp_tcp_file_check(m->place.file, &writable, &why);
+        (void)!mpp_tcp_file_check(m->place.file, &writable, &now, &why);
     mpp_note("rank %d on %s has waited %.0f s for rank 0 at %s: %s%s%s", m->place.rank, m->hosts[m->place.rank], mpp_clock_s() - m->begun_s,
              show_place(m, s, place, sizeof place), s->why, writable ? "" : "; nor could this rank make it: ", writable ? "" : why.text);
 }
@@ -636,7 +672,8 @@ static int go_to_rank_0(struct mpp_tcp_meeting *m, struct mpp_error *error)
     struct search s = {.why = "", .pause_s = AGAIN_S};
     char place[512];
     enum greeted greeted;
-    int code = m->place.file != NULL ? check_file(m, error) : find_address(m, s.a, CANDIDATES / MPP_TCP_AGENT_PORTS, &s.n, error);
+    int code = m->place.file != NULL ? check_file(m, &s.dated, &s.begun, error)
+                                     : find_address(m, s.a, CANDIDATES / MPP_TCP_AGENT_PORTS, &s.n, error);
     if (code != MPP_EXIT_OK)
         return speak_alone(code, error);
     s.last = s.a[0];

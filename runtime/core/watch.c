@@ -237,6 +237,8 @@ static void take(struct mpp_watch *w, int rank, const struct mpp_packet *packet)
         take_stopped(w, rank, (int)packet->waits);
     } else if (packet->kind == MPP_PACKET_END || packet->kind == MPP_PACKET_END_LOST_HOST) {
         p->bye = true;
+        if (w->stopping) /* its signal ends it, and is what its parent is to see */
+            return;
         atomic_store(&w->exit_code, (int)packet->ticks);
         if (is_centre(w)) /* a rank has spoken: tell the others */
             send_all(w, (enum mpp_packet_kind)packet->kind);
