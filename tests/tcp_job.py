@@ -1,7 +1,7 @@
 """Starts the processes of a job that meets over TCP, as a launcher does.
 
     job = TcpJob(4, ["plan/trainer", "--steps", "3"])      # 4 processes, on a port that is free, or by FILE
-    codes = job.end(60)                                     # exit statuses; what they said: job.out[rank], job.err[rank]
+    codes = job.end()                                       # exit statuses; what they said: job.out[rank], job.err[rank]
 """
 import os
 import socket
@@ -32,21 +32,24 @@ def variables(rank, n, address="127.0.0.1", port=None, file=None):
 
 
 class TcpJob:
-    """OWN: {rank: arguments} added for one rank; ENV: {rank: variables} of one rank (None: unset); RANKS: only these."""
+    """OWN: {rank: arguments} added for one rank; ENV: {rank: variables} of one rank (None: unset); RANKS: only these, for now."""
 
     def __init__(self, n, command, address="127.0.0.1", port=None, file=None, own={}, env={}, ranks=None):
-        self.port = port or free_port()
+        self.n, self.command, self.own, self.env = n, command, own, env
+        self.address, self.port, self.file = address, port or free_port(), file
         self.processes, self.out, self.err, self.files = {}, {}, {}, {}
         for rank in range(n) if ranks is None else ranks:
-            e = variables(rank, n, address, self.port, file)
-            for name, value in {**env.get(None, {}), **env.get(rank, {})}.items():
-                e.pop(name, None)
-                if value is not None:
-                    e[name] = value
-            out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-            self.files[rank] = out, err
-            self.processes[rank] = subprocess.Popen([str(c) for c in [*command, *own.get(rank, [])]], env=e, stdin=subprocess.DEVNULL,
-                                                    stdout=out, stderr=err)
+            self.start(rank)
+
+    def start(self, rank):
+        env = variables(rank, self.n, self.address, self.port, self.file)
+        for name, value in {**self.env.get(None, {}), **self.env.get(rank, {})}.items():
+            env.pop(name, None)
+            if value is not None:
+                env[name] = value
+        out, err = self.files[rank] = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        command = [str(c) for c in [*self.command, *self.own.get(rank, [])]]
+        self.processes[rank] = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
 
     def said(self, rank):
         """On stdout and stderr, so far."""
@@ -55,7 +58,7 @@ class TcpJob:
             texts.append(os.pread(f.fileno(), 1 << 22, 0).decode(errors="replace"))
         return texts
 
-    def end(self, timeout_s=120):
+    def end(self, timeout_s=300):
         """Waits for all; those still there after TIMEOUT_S are killed, and their status is -9."""
         codes = {}
         for rank, p in self.processes.items():

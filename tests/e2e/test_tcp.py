@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import harness as h
 import test_equivalence as eq
@@ -26,7 +27,7 @@ PLANS = [  # --fix on 4 devices, of the sample
     ("dp=4,zero=1", False),
     ("pp=4,schedule=gpipe,micro_batches=4", False),
 ]
-PATIENCE_S = 100  # for what takes a few seconds where nothing else runs
+PATIENCE_S = 300  # for what takes a few seconds where nothing else runs
 
 
 def one_error(job, codes, code, word, what, each=False):
@@ -87,7 +88,7 @@ def stop(t):
     job = t.job("--steps", "100000000", "--save", folder)
     wait_for_steps(job)
     job.processes[2].send_signal(signal.SIGTERM)
-    codes = job.end(PATIENCE_S)
+    codes = job.end()
     h.check(len(set(codes.values())) == 1 and -9 not in codes.values() and list(folder.glob("step-*")), "SIGTERM to one rank",
             f"{codes} {job.err} {job.out[0][-300:]}")
 
@@ -97,11 +98,23 @@ def wait_for_steps(job):
         time.sleep(0.02)
 
 
+def wait_until(is_so):
+    end_s = time.monotonic() + PATIENCE_S
+    while not is_so() and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return bool(is_so())
+
+
+def wait_for_notes(job, words):
+    """WORDS: {rank: what a note of it says}."""
+    return wait_until(lambda: all(re.search(f"note: rank {rank} on .*{word}", job.said(rank)[1]) for rank, word in words.items()))
+
+
 def killed(t, rank):
     job = t.job("--steps", "100000000")
     wait_for_steps(job)
     job.processes[rank].kill()
-    codes = job.end(PATIENCE_S)
+    codes = job.end()
     del codes[rank]
     one_error(job, codes, 1, f"rank {rank} on .* has ended without a word", f"rank {rank} is killed")
 
@@ -112,7 +125,7 @@ def stopped(t, rank, number):
     job = t.job("--steps", "100000000")
     wait_for_steps(job)
     job.processes[rank].send_signal(number)
-    codes = job.end(PATIENCE_S)
+    codes = job.end()
     said = [line for err in job.err.values() for line in err.splitlines() if line]
     words = rf"error: rank {rank} on .* was stopped by {name}: the job ends" if rank else f"stopped by {name}; nothing is saved without --save"
     h.check(codes.pop(rank) == -number and set(codes.values()) == {128 + number}, f"{what}: exit status", f"{codes} {said}")
@@ -126,7 +139,7 @@ def rank_0_missing(t):
 def unlike(t):
     one_error(job := t.job("--steps", "3", own={2: ["--lr", "0.5"]}), job.end(), 2, "rank 2 on .* another --lr than rank 0", "another rate")
     one_error(job := t.job("--steps", "x"), job.end(), 2, "--steps", "a wrong option")
-    one_error(job := t.job("--steps", "3", "--metrics", "/dev/full"), job.end(PATIENCE_S), 1, "/dev/full", "rank 0 alone fails")
+    one_error(job := t.job("--steps", "3", "--metrics", "/dev/full"), job.end(), 1, "/dev/full", "rank 0 alone fails")
     job = t.job("--steps", "3", env={None: {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}}, ranks=[0, 1, 2])
     one_error(job, job.end(), 2, "the plan is for 4 devices, but WORLD_SIZE is 3", "too few", each=True)
 
@@ -156,7 +169,7 @@ def seen_by_all(t):
                       ({"MPP_RENDEZVOUS": "file:///proc/mpplan-meeting"}, "/proc/mpplan-meeting cannot be written"),
                       ({"MPP_RENDEZVOUS": f"file://{h.TMP}/{'x' * 300}"}, "x cannot be written: File name too long")):
         job = t.job(env={None: env})
-        one_error(job, job.end(PATIENCE_S), 2, re.escape(word), f"{env}", each=True)
+        one_error(job, job.end(), 2, re.escape(word), f"{env}", each=True)
 
 
 class Other:
@@ -191,7 +204,7 @@ def port_taken(t):
 
     def end():
         for answer, other, job in begun:
-            codes = job.end(PATIENCE_S)
+            codes = job.end()
             other.socket.close()
             said = job.errors()
             h.check(set(codes.values()) == {2} and len(said) == 2, f"a port that is taken, {answer[:4]}", f"{codes} {said}")
@@ -203,19 +216,29 @@ def port_taken(t):
 def translated(t):
     """Rank 0 is not at MASTER_ADDR as it sees it, but the others reach it."""
     job = t.job("--steps", "1", env={None: {"LOCAL_RANK": None, "LOCAL_WORLD_SIZE": None}, 0: {"MASTER_ADDR": "203.0.113.9"}})
-    h.check(set(job.end(PATIENCE_S).values()) == {0}, "an address that is translated", job.err)
+    h.check(set(job.end().values()) == {0}, "an address that is translated", job.err)
     h.check("note: MASTER_ADDR=203.0.113.9 is no address of this machine" in job.err[0], "rank 0 notes it", job.err[0])
 
 
-def patience(t):
+def patience(t, pool):
     """None waits longer than its own --timeout and 5 s, however patient the others are. Returns what ends the test."""
-    mixed = t.job(ranks=[0, 1, 2], own={0: ["--timeout", "600"], 1: ["--timeout", "8"], 2: ["--timeout", "600"]})
+    mixed = t.job(ranks=[0, 1], own={0: ["--timeout", "6000"], 1: ["--timeout", "6000"], 3: ["--timeout", "8"]})
+    alone = t.job("--timeout", "2", ranks=[0])
     other = Other(None)
     silent = t.job("--timeout", "3", port=other.port, ranks=[1])
 
+    def last_comes():
+        noted = wait_for_notes(mixed, {0: "s for ranks 2 to 3 of 4\n"})
+        mixed.start(3)
+        return noted
+
+    last = pool.submit(last_comes)
+
     def end():
-        one_error(mixed, mixed.end(PATIENCE_S), 1, "rank 3 of 4 has not come to rank 0 .* for 8 s, but 0 to 2 have", "the least patient of all")
-        one_error(silent, silent.end(PATIENCE_S), 1, "rank 0 has not answered .* for 3 s: what is there does not answer", "a silent port")
+        h.check(last.result(), "rank 0 notes for whom it waits", mixed.said(0))
+        one_error(mixed, mixed.end(), 1, "rank 2 of 4 has not come to rank 0 .* for 8 s, but 0 to 1, 3 have", "the least patient of all")
+        one_error(alone, alone.end(), 1, "ranks 1 to 3 of 4 have not come to rank 0 .* for 2 s, but 0 has", "rank 0 alone")
+        one_error(silent, silent.end(), 1, "rank 0 has not answered .* for 3 s: what is there does not answer", "a silent port")
         other.socket.close()
 
     return end
@@ -246,15 +269,66 @@ def without_ipv6(t):
     h.check(places == {"00000000"}, "rank 1 listens at all addresses", places)
 
 
-def told_by_file(t):
+def failing(name):
+    """Variables of a rank 0 that cannot listen, and a file: while it is there the rank does not end."""
+    hold = h.TMP / f"{name}.hold"
+    hold.touch()
+    env = preloaded(name, "#include <stdlib.h>\n#include <time.h>\n#include <unistd.h>\n"
+                    "int listen(int fd, int n)\n{\n    errno = ENOBUFS;\n    return -1 + 0 * (fd + n);\n}\n"
+                    "int nanosleep(const struct timespec *t, struct timespec *left)\n{\n"
+                    "    struct timespec little = {0 * (t == left), 20000000};\n"
+                    "    while (access(getenv(\"HOLD\"), F_OK) == 0)\n        clock_nanosleep(CLOCK_MONOTONIC, 0, &little, NULL);\n"
+                    "    return 0;\n}\n")
+    return {**env, "HOLD": str(hold)}, hold
+
+
+def told_by_file(t, pool):
     """Why rank 0 cannot listen stands in the file for some seconds, for those that look there. Returns what ends the test."""
-    env = preloaded("no_listen", "int listen(int fd, int n)\n{\n    errno = ENOBUFS;\n    return -1 + 0 * (fd + n);\n}\n")
-    file = h.TMP / "failing"
-    job = t.job(file=file, env={0: env})
+    env, hold = failing("told")
+    file, others = h.TMP / "telling", [1, 2, 3]
+    job = t.job(file=file, ranks=others, env={None: {"LOCAL_RANK": None, "LOCAL_WORLD_SIZE": None}, 0: env},  # so that all write notes
+                own={rank: ["--timeout", "6000"] for rank in others})
+
+    def fail():
+        noted = wait_for_notes(job, {rank: "the file is not there" for rank in others})
+        job.start(0)
+        wait_until(lambda: all(job.processes[rank].poll() is not None for rank in others))
+        hold.unlink()
+        return noted
+
+    failed = pool.submit(fail)
 
     def end():
-        one_error(job, job.end(PATIENCE_S), 1, "rank 0 on .* cannot listen: No buffer space", "a rank 0 that cannot listen")
+        h.check(failed.result(), "the others note that they wait")
+        one_error(job, job.end(), 1, "rank 0 on .* cannot listen: No buffer space", "a rank 0 that cannot listen")
         h.check(not file.exists(), "the file is removed")
+
+    return end
+
+
+def started_again(t, pool):
+    """A job of whose rank 0 the file says that it failed is started again, before that rank 0 has ended. Returns what ends the test."""
+    env, hold = failing("again")
+    file = h.TMP / "again"
+    old = t.job(file=file, ranks=[0], env={0: env})
+
+    def begin():
+        wait_until(file.exists)
+        job = t.job("--steps", "1", "--timeout", "6000", file=file, ranks=[1, 2])
+        noted = wait_for_notes(job, {1: "a rank 0 failed before this rank was there: rank 0 on .* cannot listen"})
+        job.start(0)
+        noted = wait_for_notes(job, {0: "s for rank 3 of 4\n"}) and noted
+        hold.unlink()
+        codes = old.end()
+        job.start(3)
+        return job, noted, codes
+
+    begun = pool.submit(begin)
+
+    def end():
+        job, noted, codes = begun.result()
+        h.check(noted and codes == {0: 1}, "an old failure, and a new rank 0", f"{codes} {job.said(1)} {job.said(0)}")
+        h.check(set(job.end().values()) == {0} and not file.exists(), "what was started again runs", job.err)
 
     return end
 
@@ -304,7 +378,7 @@ def strangers(t):
     while job.processes[1].poll() is None and twice.processes[1].poll() is None:
         time.sleep(0.02)
     other = t.job("--steps", "2", port=port, ranks=[2, 3])
-    codes = {**job.end(PATIENCE_S), "twice": twice.end(PATIENCE_S)[1], **other.end(PATIENCE_S)}
+    codes = {**job.end(), "twice": twice.end()[1], **other.end()}
     ended.set()
     thread.join()
     silent.close()
@@ -325,7 +399,7 @@ def stale_file(t):
     killed.end()
     h.check(file.exists(), "the file stays")
     job = t.job("--steps", "2", file=file)
-    h.check(set(job.end(PATIENCE_S).values()) == {0} and not file.exists(), "an old file is replaced", job.err)
+    h.check(set(job.end().values()) == {0} and not file.exists(), "an old file is replaced", job.err)
 
 
 def names(t):
@@ -337,13 +411,13 @@ def names(t):
         h.skip("no IPv6 here")
     for address, more in cases:
         job = t.job("--steps", "1", address=address, **more)
-        h.check(set(job.end(PATIENCE_S).values()) == {0}, address, job.err)
+        h.check(set(job.end().values()) == {0}, address, job.err)
     with socket.socket() as agent:  # torchrun's own
         agent.bind(("127.0.0.1", 0))
         agent.listen()
         job = t.job("--steps", "1", port=agent.getsockname()[1],
                     env={None: {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none"}})
-        h.check(set(job.end(PATIENCE_S).values()) == {0}, "beside torchrun's agent", job.err)
+        h.check(set(job.end().values()) == {0}, "beside torchrun's agent", job.err)
 
 
 def main():
@@ -351,9 +425,9 @@ def main():
     for fix, sample in PLANS:
         if sample or h.FULL:
             t = same_as_threads(fix)
-    absent = t.job("--timeout", "20", ranks=[0, 1, 3])  # while the rest goes on
     lone = t.job("--timeout", "20", ranks=[1])
-    ends = [part(t) for part in (port_taken, patience, told_by_file)]
+    pool = ThreadPoolExecutor()  # while the rest goes on
+    ends = [port_taken(t), *(part(t, pool) for part in (patience, told_by_file, started_again))]
     for part in h.only(["checkpoints", "stop", "rank_0_missing", "unlike", "wrong_variables", "seen_by_all", "translated",
                         "without_ipv6", "strangers", "stale_file", "names"]):
         h.guarded(part, globals()[part], t)
@@ -361,10 +435,8 @@ def main():
         h.guarded(f"kill {rank}", killed, t, rank)
         h.guarded(f"stop {rank}", stopped, t, rank, number)
     for end in ends:
-        end()
-    one_error(absent, absent.end(PATIENCE_S), 1, "rank 2 of 4 has not come .* but 0 to 1, 3 have", "a missing rank")
-    h.check("s for rank 2 of 4\n" in absent.err[0] and "note: rank 0 on" in absent.err[0], "rank 0 notes for whom it waits", absent.err[0])
-    one_error(lone, lone.end(PATIENCE_S), 1, "rank 0 has not answered at MASTER_ADDR=127.0.0.1", "no rank 0")
+        h.guarded("what went on meanwhile", end)
+    one_error(lone, lone.end(), 1, "rank 0 has not answered at MASTER_ADDR=127.0.0.1", "no rank 0")
     h.check(re.search(r"note: rank 1 on \S+ has waited \d+ s for rank 0 at MASTER_ADDR=127.0.0.1 \(127.0.0.1 port \d+\): Connection refused",
                       lone.err[1]), "a rank notes that it waits", lone.err[1])
 
